@@ -1,0 +1,1 @@
+"""The Headrace service: streams text generation over gRPC in front of an engine."""

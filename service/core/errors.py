@@ -1,0 +1,71 @@
+"""The one failure type of the service, with a closed list of reasons.
+
+The mapping from a reason to a gRPC status lives in `service.rpc.status`; this
+module must not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["Reason", "ServiceError", "Violation", "invalid"]
+
+
+class Reason(Enum):
+    """Why a call failed. The values are those of `headrace.v1.ErrorReason`."""
+
+    INVALID_FIELD = 1
+    CONTEXT_LENGTH_EXCEEDED = 2
+    CAPABILITY_UNSUPPORTED = 3
+    MODEL_NOT_FOUND = 4
+    MODEL_NOT_READY = 5
+    QUEUE_FULL = 6
+    DEADLINE_TOO_SHORT = 9
+    DEADLINE_IN_QUEUE = 10
+    DEADLINE_IN_DECODE = 11
+    DRAINING = 12
+    BACKEND_UNAVAILABLE = 13
+    BACKEND_ERROR = 14
+    CONSUMER_TOO_SLOW = 15
+    INTERNAL = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing wrong with one field.
+
+    `field` is the proto path (`sampling.temperature`, `stop.sequences[3]`);
+    `description` says what is accepted and what was sent.
+    """
+
+    field: str
+    description: str
+
+
+@dataclass(slots=True, eq=False)
+class ServiceError(Exception):
+    """A failure with a reason that callers can act on.
+
+    `message` is sent to the caller: it says what the caller can do, and holds
+    nothing of the server's inside. `detail` is for the log and the span alone.
+    `metadata` keys are lowerCamel, after AIP-193. `retry_after_s` becomes
+    RetryInfo.
+    """
+
+    reason: Reason
+    message: str
+    violations: Sequence[Violation] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    retry_after_s: float | None = None
+    detail: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason.name}: {self.message}"
+
+
+def invalid(violations: Sequence[Violation]) -> ServiceError:
+    """Return the refusal that names every violation at once."""
+    message = "; ".join(f"{v.field}: {v.description}" for v in violations)
+    return ServiceError(Reason.INVALID_FIELD, message, violations=tuple(violations))
