@@ -1,0 +1,1 @@
+"""Who runs now and who waits. Knows asyncio and `service.core`, nothing else."""

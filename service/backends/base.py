@@ -85,10 +85,14 @@ class EngineRequest:
 
 
 class EngineStarted(NamedTuple):
-    """The engine took the request. At most once, before any output; optional."""
+    """The engine took the request. At most once, before any output; optional.
+
+    `queue_s` is how long the engine itself let the request wait, by its own clock.
+    """
 
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
+    queue_s: float | None = None
 
 
 # Tuples, not frozen dataclasses, because one is built per token.
@@ -161,6 +165,8 @@ class BackendInfo:
     chat_template: str | None = None
     bos_text: str = ""
     eos_text: str = ""
+    # Texts that the engine reads as control tokens wherever they stand in a prompt.
+    control_texts: tuple[str, ...] = ()
     server_address: str | None = None
     server_port: int | None = None
 

@@ -1,0 +1,1 @@
+"""The models that this server serves: what each is, and where it is declared."""

@@ -1,0 +1,1 @@
+"""The gRPC edge: wire to values, errors to statuses, health, reflection, the server."""

@@ -1,0 +1,1 @@
+"""Spans, metrics and the request log. Uses the OpenTelemetry API only."""

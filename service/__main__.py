@@ -1,0 +1,104 @@
+"""`python -m service`: settings, logs, telemetry, models, server, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from runtime import logs, otel
+from runtime.settings import load
+from service import __version__
+from service.catalog.file import ModelDeclaration, ModelsFileError
+from service.catalog.tokenizer import TokenizerError
+from service.composition import declared_models, open_models
+from service.config import ServiceSettings
+from service.core.errors import ServiceError
+from service.generation.watch import Limits
+from service.rpc.generation import DeadlinePolicy
+from service.rpc.server import RpcServer, ServerOptions, TlsFiles
+from service.templates import TemplateError
+
+logger = logging.getLogger("headrace.service")
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT. Returns 0, or 1 if the server could not start."""
+    settings = load(ServiceSettings, prog="service")
+    logs.configure(settings.log_level, settings.log_format)
+    try:
+        declarations = declared_models(settings)
+    except ModelsFileError as error:
+        sys.stderr.write("".join(f"service: {problem}\n" for problem in error.problems))
+        return 2
+    return asyncio.run(_serve(settings, declarations))
+
+
+async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    telemetry = otel.configure("headrace-service", __version__)
+    try:
+        registry = await open_models(declarations)
+    except (ServiceError, TemplateError, TokenizerError) as error:
+        logger.error("cannot start: %s", error.message if isinstance(error, ServiceError) else error)
+        return 1
+    try:
+        server = RpcServer(registry, _server_options(settings), _limits(settings), _deadlines(settings))
+        try:
+            port = await server.start()
+        except OSError as error:
+            logger.error("cannot start: %s", error)
+            return 1
+        logger.info(
+            "serving on %s:%d%s",
+            settings.host,
+            port,
+            " with TLS" if settings.tls_cert else "",
+            extra={"models": [model.id for model in registry], "version": __version__},
+        )
+        await stop.wait()
+        logger.info("draining", extra={"running": server.drain.running, "grace_s": settings.shutdown_grace_s})
+        await server.stop(settings.shutdown_grace_s)
+    finally:
+        for model in registry:
+            await model.backend.close()
+        await telemetry.shutdown()
+    logger.info("stopped")
+    return 0
+
+
+def _server_options(settings: ServiceSettings) -> ServerOptions:
+    tls = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = TlsFiles(certificate=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    return ServerOptions(
+        host=settings.host,
+        port=settings.grpc_port,
+        tls=tls,
+        max_message_bytes=settings.max_message_bytes,
+        health_interval_s=settings.health_interval_s,
+    )
+
+
+def _limits(settings: ServiceSettings) -> Limits:
+    return Limits(
+        first_token_s=settings.first_token_timeout_s,
+        token_gap_s=settings.token_gap_timeout_s,
+        reader_s=settings.reader_timeout_s,
+    )
+
+
+def _deadlines(settings: ServiceSettings) -> DeadlinePolicy:
+    return DeadlinePolicy(
+        default_s=settings.default_deadline_s,
+        maximum_s=settings.max_deadline_s,
+        floor_s=settings.deadline_floor_s,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""An engine without a model: deterministic tokens with scripted delays and faults.
+
+For tests, benchmarks, and the learner who wants to see the time to first token
+move while the gap between tokens stays.
+
+A prompt may carry a script of its own, so that one server plays any case:
+`simulate: {"tokens": ["a", "b"], "token_ms": 20}`, as JSON to the end of its line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from service.backends.base import (
+    BackendInfo,
+    EngineFinish,
+    EngineFinished,
+    EngineItem,
+    EngineOutput,
+    EngineRequest,
+    EngineStarted,
+    Feature,
+    Health,
+)
+from service.core.errors import Reason, ServiceError, Violation, invalid
+from service.core.events import TokenLogprob, TopLogprob
+
+__all__ = ["SimulatorBackend", "SimulatorOptions"]
+
+_TEXT: Final = (
+    "the river runs down from the high lake and the mill turns slowly while water falls over stone into a still "
+    "pool where light bends and small fish hold their place against the stream until evening comes"
+)
+_WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
+_FAULTS: Final = ("none", "error", "unavailable", "crash", "hang", "cut")
+_MARK: Final = "simulate:"
+# One token is one word here; a special token begins every text prompt.
+VOCAB_SIZE: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorOptions:
+    """The script. Times in milliseconds.
+
+    `queue_ms` is the engine's own queue, `prefill_ms` plus `prefill_ms_per_token`
+    the time from there to the first token, `token_ms` the gap between tokens (0:
+    as fast as it can). `tokens` are the tokens' texts in turn, repeated until
+    `output_tokens` (0: until max_output_tokens); written as `\\xff` a byte need not
+    be UTF-8. `fault` happens after `fault_after` tokens: error, unavailable, crash
+    (an exception that is no ServiceError), hang (silence), cut (the stream ends
+    without its last item). `echo` answers with the prompt, a token a character.
+    `is_down` makes the engine report UNAVAILABLE.
+    """
+
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    prefill_ms_per_token: float = 0.0
+    token_ms: float = 0.0
+    tokens: tuple[str, ...] = _WORDS
+    output_tokens: int = 0
+    max_context_tokens: int = 8192
+    fault: str = "none"
+    fault_after: int = 0
+    echo: bool = False
+    is_down: bool = False
+
+
+class SimulatorBackend:
+    """Plays `SimulatorOptions`, or the script in a prompt. The same request gives the same tokens."""
+
+    def __init__(self, options: SimulatorOptions | None = None) -> None:
+        self.options = options or SimulatorOptions()
+        self.running = 0
+
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    @property
+    def info(self) -> BackendInfo:
+        """Every feature but constraints, which need a real model."""
+        return BackendInfo(
+            provider="headrace.simulator",
+            features=frozenset(Feature) - {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR},
+            fingerprint="simulator",
+            max_context_tokens=self.options.max_context_tokens,
+            vocab_size=VOCAB_SIZE,
+        )
+
+    async def health(self, timeout_s: float) -> Health:  # noqa: ARG002 - answers at once
+        """READY unless the script says otherwise."""
+        return Health.UNAVAILABLE if self.options.is_down else Health.READY
+
+    async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
+        """One token a word."""
+        return len(prompt.split()) + (1 if add_special_tokens else 0)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
+        """Play the script. Cancelling ends it at once."""
+        script = _script(self.options, request.prompt)
+        self.running += 1
+        try:
+            async with aclosing(_play(script, request, await self._prompt_tokens(request))) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self.running -= 1
+
+    async def _prompt_tokens(self, request: EngineRequest) -> int:
+        if isinstance(request.prompt, tuple):
+            return len(request.prompt)
+        return await self.count_tokens(request.prompt, add_special_tokens=request.add_special_tokens) or 0
+
+
+async def _play(script: SimulatorOptions, request: EngineRequest, prompt_tokens: int) -> AsyncGenerator[EngineItem]:
+    loop = asyncio.get_running_loop()
+    if script.queue_ms:
+        await asyncio.sleep(script.queue_ms / 1000)
+    has_details = request.logprobs is not None or request.token_ids
+    yield EngineStarted(prompt_tokens, 0, script.queue_ms / 1000)
+    prefill_ms = script.prefill_ms + script.prefill_ms_per_token * prompt_tokens
+    if prefill_ms:
+        await asyncio.sleep(prefill_ms / 1000)
+    limit = request.sampling.max_output_tokens or script.output_tokens
+    count = min(script.output_tokens, limit) if script.output_tokens and not request.sampling.ignore_eos else limit
+    pieces = _pieces(script, request)
+    if script.echo:
+        count = min(len(pieces), limit)
+    gap_s, begun_s = script.token_ms / 1000, loop.time()
+    plain = [EngineOutput(piece) for piece in pieces]
+    for at in range(count):
+        if script.fault != "none" and at == script.fault_after:
+            await _fail(script.fault)
+            return
+        if gap_s and at:
+            # Paced from the beginning, so that one late wake-up delays no later token.
+            await asyncio.sleep(begun_s + at * gap_s - loop.time())
+        which = at % len(pieces)
+        yield _detailed(pieces[which], which, request) if has_details else plain[which]
+    if script.fault != "none" and script.fault_after >= count:
+        await _fail(script.fault)
+        return
+    yield EngineFinished(
+        reason=EngineFinish.LENGTH if count >= limit else EngineFinish.STOP,
+        prompt_tokens=prompt_tokens,
+        cached_prompt_tokens=0,
+        output_tokens=count,
+        engine_queue_s=script.queue_ms / 1000,
+        engine_prefill_s=prefill_ms / 1000,
+    )
+
+
+def _pieces(script: SimulatorOptions, request: EngineRequest) -> list[bytes]:
+    if script.echo:
+        text = request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
+        return [character.encode() for character in text] or [b""]
+    texts = script.tokens
+    if texts is _WORDS:
+        # Another seed is another answer, and the same seed the same.
+        begin = (request.sampling.seed or 0) % len(texts)
+        texts = texts[begin:] + texts[:begin]
+    return [_bytes(text) for text in texts]
+
+
+def _bytes(text: str) -> bytes:
+    """Encode as UTF-8, with `\\xNN` for single bytes."""
+    if "\\x" not in text:
+        return text.encode()
+    head, *rest = text.split("\\x")
+    return head.encode() + b"".join(bytes([int(part[:2], 16)]) + part[2:].encode() for part in rest)
+
+
+def _detailed(piece: bytes, which: int, request: EngineRequest) -> EngineOutput:
+    logprobs: tuple[TokenLogprob, ...] = ()
+    if request.logprobs is not None:
+        top = tuple(
+            TopLogprob((which + rank) % VOCAB_SIZE, -0.5 - rank if rank < 5 else -math.inf, piece)
+            for rank in range(request.logprobs)
+        )
+        logprobs = (TokenLogprob(which % VOCAB_SIZE, -0.5, piece, top),)
+    ids = (which % VOCAB_SIZE,) if request.token_ids else ()
+    return EngineOutput(piece, 1, ids, logprobs)
+
+
+async def _fail(fault: str) -> None:
+    match fault:
+        case "error":
+            raise ServiceError(Reason.BACKEND_ERROR, "The engine failed.", detail="scripted: /srv/engine.py line 1")
+        case "unavailable":
+            raise ServiceError(Reason.BACKEND_UNAVAILABLE, "The engine went away.", retry_after_s=1.0)
+        case "crash":
+            raise RuntimeError("scripted secret: /srv/engine.py")
+        case "hang":
+            await asyncio.Event().wait()
+        case _:  # cut: the stream just ends
+            return
+
+
+def _script(options: SimulatorOptions, prompt: str | tuple[int, ...]) -> SimulatorOptions:
+    """Return the options with what the prompt overrides. Raises INVALID_FIELD for a bad script."""
+    if not isinstance(prompt, str) or _MARK not in prompt:
+        return options
+    line = prompt.split(_MARK, 1)[1].split("\n", 1)[0].strip()
+    try:
+        given: dict[str, Any] = json.loads(line)
+        unknown = sorted(given.keys() - {field.name for field in fields(SimulatorOptions)})
+        if unknown:
+            raise ValueError(f"unknown: {', '.join(unknown)}")
+        if "tokens" in given:
+            given["tokens"] = tuple(str(token) for token in given["tokens"]) or ("",)
+        script = replace(options, **given)
+        if script.fault not in _FAULTS:
+            raise ValueError(f"fault must be one of {', '.join(_FAULTS)}")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise invalid([Violation("prompt", f"the simulator's script is wrong: {error}")]) from None
+    return script

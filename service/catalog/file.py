@@ -1,0 +1,159 @@
+"""The models file: TOML to declarations, every problem at once and with its line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from service.backends.llamacpp.options import LlamaCppOptions
+from service.backends.simulator import SimulatorOptions
+from service.backends.triton.options import TritonOptions
+from service.catalog.lines import line_of
+
+__all__ = ["BackendOptions", "ModelDeclaration", "ModelsFileError", "SamplingDefaults", "parse_models"]
+
+BackendOptions: TypeAlias = LlamaCppOptions | TritonOptions | SimulatorOptions
+
+_STRICT: Final = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+_OPTIONS: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "llamacpp": TypeAdapter(LlamaCppOptions, config=_STRICT),
+    "triton": TypeAdapter(TritonOptions, config=_STRICT),
+    "simulator": TypeAdapter(SimulatorOptions, config=_STRICT),
+}
+
+
+class ModelsFileError(Exception):
+    """The file cannot be used; `problems` has one line of text each, with its place."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class SamplingDefaults(BaseModel):
+    """Values for sampling fields that a request leaves unset."""
+
+    model_config = _STRICT
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+
+
+class ModelDeclaration(BaseModel):
+    """One `[[models]]` table."""
+
+    model_config = _STRICT
+
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    aliases: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    owned_by: str = "headrace"
+    backend: Literal["llamacpp", "triton", "simulator"]
+    # "model" (the model file's own), a built-in's name, a path, or "none".
+    template: str = "model"
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    # Path to a Hugging Face tokenizer.json, for a backend that reports no counts.
+    tokenizer: Path | None = None
+    max_context_tokens: Annotated[int, Field(ge=16)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] = 4096
+    default_max_output_tokens: Annotated[int, Field(ge=1)] = 512
+    max_choices: Annotated[int, Field(ge=1, le=128)] = 8
+    # Generations that run at once; unset takes the engine's own number of slots.
+    max_running: Annotated[int, Field(ge=1)] | None = None
+    max_waiting: Annotated[int, Field(ge=0)] = 256
+    sampling: SamplingDefaults = SamplingDefaults()
+    options: dict[str, Any] = {}
+
+    def backend_options(self) -> BackendOptions:
+        """Return the backend's own options. Raises pydantic's ValidationError."""
+        options: BackendOptions = _OPTIONS[self.backend].validate_python(self.options)
+        return options
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    models: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+def parse_models(text: str, name: str) -> list[ModelDeclaration]:
+    """Return the declarations in `text`, a TOML document; `name` is shown in problems.
+
+    Raises `ModelsFileError` with every problem as `name:line: where: what`.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ModelsFileError([f"{name}: not TOML: {error}"]) from None
+    problems: list[tuple[int, str]] = []
+    try:
+        tables = _File.model_validate(document).models
+    except ValidationError as error:
+        raise ModelsFileError([line for _, line in _located(text, name, (), error)]) from None
+    declarations: list[ModelDeclaration] = []
+    for number, table in enumerate(tables):
+        where = ("models", number)
+        try:
+            declaration = ModelDeclaration.model_validate(table)
+        except ValidationError as error:
+            problems += _located(text, name, where, error)
+            _check_options_alone(text, name, where, table, problems)
+            continue
+        declarations.append(declaration)
+        try:
+            declaration.backend_options()
+        except ValidationError as error:
+            problems += _located(text, name, (*where, "options"), error)
+    problems += _duplicates(text, name, tables)
+    if problems:
+        raise ModelsFileError([line for _, line in sorted(problems)])
+    return declarations
+
+
+def _check_options_alone(
+    text: str, name: str, where: tuple[str | int, ...], table: dict[str, Any], problems: list[tuple[int, str]]
+) -> None:
+    """Report the options' problems as well, where the table around them is wrong already."""
+    adapter = _OPTIONS.get(str(table.get("backend")))
+    if adapter is None or not isinstance(table.get("options", {}), dict):
+        return
+    try:
+        adapter.validate_python(table.get("options", {}))
+    except ValidationError as error:
+        problems += _located(text, name, (*where, "options"), error)
+
+
+def _located(text: str, name: str, base: tuple[str | int, ...], error: ValidationError) -> list[tuple[int, str]]:
+    located = []
+    for problem in error.errors(include_url=False):
+        path = (*base, *problem["loc"])
+        line = line_of(text, path)
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+        located.append((line, f"{name}:{line}: {where}: {problem['msg']}"))
+    return located
+
+
+def _duplicates(text: str, name: str, tables: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    seen: dict[str, int] = {}
+    found = []
+    for number, table in enumerate(tables):
+        aliases = table.get("aliases", ())
+        for key, value in [("id", table.get("id")), *(("aliases", a) for a in aliases if isinstance(aliases, list))]:
+            if not isinstance(value, str):
+                continue
+            if value in seen:
+                line = line_of(text, ("models", number, key))
+                found.append(
+                    (line, f"{name}:{line}: models[{number}].{key}: {value!r} is taken by models[{seen[value]}]")
+                )
+            else:
+                seen[value] = number
+    return found

@@ -1,0 +1,76 @@
+"""One served model: its engine, its template, its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from service.admission.slots import Slots
+from service.backends.base import Backend, Feature, Health
+from service.core.request import Chat, Sampling
+
+__all__ = ["Model", "Template", "Tokenizer"]
+
+
+class Template(Protocol):
+    """A chat template; `service.templates` has the implementation."""
+
+    @property
+    def stop_sequences(self) -> tuple[str, ...]:
+        """Strings that end a turn, in addition to what the request asks for."""
+        ...
+
+    @property
+    def writes_bos(self) -> bool:
+        """True if the rendered text begins with the model's own start token."""
+        ...
+
+    def render(self, chat: Chat) -> str:
+        """Return the prompt. Raises INVALID_FIELD if the template refuses the chat."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Counts tokens for an engine that does not."""
+
+    def count(self, text: str, *, add_special_tokens: bool) -> int:
+        """Return the length of `text` in tokens."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """One model as it is served.
+
+    `template` is None for a model without chat. `max_context_tokens` is None
+    when neither the engine nor the configuration says. `health` is what the
+    monitor saw last.
+    """
+
+    id: str
+    backend: Backend
+    slots: Slots
+    aliases: tuple[str, ...] = ()
+    owned_by: str = "headrace"
+    created_at_s: float = 0.0
+    template: Template | None = None
+    tokenizer: Tokenizer | None = None
+    stop_sequences: tuple[str, ...] = ()
+    max_context_tokens: int | None = None
+    max_output_tokens: int = 4096
+    default_max_output_tokens: int = 512
+    max_choices: int = 8
+    default_sampling: Sampling = field(default_factory=Sampling)
+    health: Health = Health.LOADING
+
+    @property
+    def can_constrain(self) -> bool:
+        """True if any output constraint is served."""
+        features = self.backend.info.features
+        return bool(features & {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR})
+
+    async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
+        """Return the prompt's length in tokens by the configured tokenizer or the engine; None if neither can."""
+        if self.tokenizer is not None:
+            return self.tokenizer.count(prompt, add_special_tokens=add_special_tokens)
+        return await self.backend.count_tokens(prompt, add_special_tokens=add_special_tokens)

@@ -1,0 +1,141 @@
+"""Builds what is served from the settings: declarations to backends to models.
+
+Part of the composition root: the one place that knows every backend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from service.admission.slots import Slots
+from service.backends.base import Backend, Health
+from service.backends.llamacpp.backend import LlamaCppBackend
+from service.backends.llamacpp.options import LlamaCppOptions
+from service.backends.simulator import SimulatorBackend, SimulatorOptions
+from service.backends.triton.backend import TritonBackend
+from service.backends.triton.options import TritonOptions
+from service.catalog.file import BackendOptions, ModelDeclaration, parse_models
+from service.catalog.model import Model
+from service.catalog.registry import Registry
+from service.catalog.tokenizer import JsonTokenizer
+from service.config import ServiceSettings
+from service.core.request import Sampling
+from service.templates import load_template
+
+__all__ = ["declared_models", "open_models"]
+
+# Used where neither the declaration nor the engine says how much it can run at once.
+DEFAULT_RUNNING = 16
+
+
+def declared_models(settings: ServiceSettings) -> list[ModelDeclaration]:
+    """Return the declarations of the models file, or the single model of the settings.
+
+    Raises `ModelsFileError`.
+    """
+    if settings.models_file is not None:
+        return parse_models(settings.models_file.read_text(), str(settings.models_file))
+    return [_single_model(settings)]
+
+
+def _single_model(settings: ServiceSettings) -> ModelDeclaration:
+    options: dict[str, Any]
+    match settings.backend:
+        case "llamacpp":
+            is_sample = settings.model_path is None
+            options = {
+                "model_path": settings.model_path,
+                "context_tokens": settings.context_tokens,
+                "slots": settings.slots,
+                "threads": settings.threads,
+                "gpu_layers": settings.gpu_layers,
+            }
+            name = "gemma-3-270m" if settings.model_path is None else settings.model_path.stem
+            template, running = "qa" if is_sample else "model", settings.slots
+        case "triton":
+            options = {
+                "url": settings.triton_url,
+                "model": settings.triton_model,
+                "engine_model": settings.triton_engine_model,
+            }
+            # Triton does not tell the chat format of the model behind it.
+            name, template, running = settings.triton_model, "qa", settings.triton_max_running
+        case "simulator":
+            options = {
+                "queue_ms": settings.simulator_queue_ms,
+                "prefill_ms": settings.simulator_prefill_ms,
+                "token_ms": settings.simulator_token_ms,
+            }
+            name, template, running = "simulator", "chatml", settings.simulator_max_running
+    return ModelDeclaration(
+        id=name,
+        aliases=("default",),
+        backend=settings.backend,
+        template=settings.template or template,
+        max_running=running,
+        max_waiting=settings.max_waiting,
+        options=options,
+    )
+
+
+async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
+    """Start every backend and return the models.
+
+    Raises `ServiceError` (an engine that cannot work), `TemplateError` or
+    `TokenizerError`; backends that were started by then are closed.
+    """
+    models: list[Model] = []
+    try:
+        for declaration in declarations:
+            backend = _backend(declaration.backend_options())
+            try:
+                await backend.start()
+                models.append(_model(declaration, backend))
+            except BaseException:
+                await backend.close()
+                raise
+    except BaseException:
+        for model in models:
+            await model.backend.close()
+        raise
+    return Registry(models)
+
+
+def _backend(options: BackendOptions) -> Backend:
+    match options:
+        case LlamaCppOptions():
+            return LlamaCppBackend(options)
+        case TritonOptions():
+            return TritonBackend(options)
+        case SimulatorOptions():
+            return SimulatorBackend(options)
+
+
+def _model(declaration: ModelDeclaration, backend: Backend) -> Model:
+    info = backend.info
+    options = declaration.backend_options()
+    running = declaration.max_running
+    if running is None:
+        running = options.slots if isinstance(options, LlamaCppOptions) else DEFAULT_RUNNING
+    template = None if declaration.template == "none" else load_template(declaration.template, info)
+    context = declaration.max_context_tokens or info.max_context_tokens
+    most = declaration.max_output_tokens if context is None else min(declaration.max_output_tokens, context)
+    return Model(
+        id=declaration.id,
+        backend=backend,
+        slots=Slots(running_limit=running, waiting_limit=declaration.max_waiting),
+        aliases=declaration.aliases,
+        owned_by=declaration.owned_by,
+        created_at_s=time.time(),
+        template=template,
+        tokenizer=None if declaration.tokenizer is None else JsonTokenizer(declaration.tokenizer),
+        stop_sequences=declaration.stop,
+        max_context_tokens=context,
+        max_output_tokens=most,
+        default_max_output_tokens=min(declaration.default_max_output_tokens, most),
+        max_choices=declaration.max_choices,
+        default_sampling=Sampling(**declaration.sampling.model_dump(exclude_none=True)),
+        health=Health.LOADING,
+    )

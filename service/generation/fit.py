@@ -1,0 +1,233 @@
+"""Fits a request to a model: capabilities, limits, defaults, the engine's own request."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Iterator, Mapping
+
+from service.backends.base import EngineRequest, Feature
+from service.catalog.model import Model
+from service.core.deadline import Deadline
+from service.core.errors import Reason, ServiceError, Violation, invalid
+from service.core.request import Chat, ConstraintKind, GenerationRequest, Prompt, Sampling, TokenIds
+
+__all__ = ["engine_requests", "fit", "used_features"]
+
+_INT63 = 2**63
+# A text of n bytes has at most n tokens in any byte-level vocabulary; special
+# tokens at the ends are covered by this much.
+_SPECIAL_TOKENS_MARGIN = 8
+
+_OPTIONAL_SAMPLING: Mapping[str, Feature] = {
+    "temperature": Feature.TEMPERATURE,
+    "top_p": Feature.TOP_P,
+    "top_k": Feature.TOP_K,
+    "min_p": Feature.MIN_P,
+    "frequency_penalty": Feature.FREQUENCY_PENALTY,
+    "presence_penalty": Feature.PRESENCE_PENALTY,
+    "repetition_penalty": Feature.REPETITION_PENALTY,
+    "seed": Feature.SEED,
+    "min_output_tokens": Feature.MIN_OUTPUT_TOKENS,
+}
+# What a value that changes nothing looks like: asking for it needs no capability.
+_NEUTRAL: Mapping[str, float] = {
+    "min_p": 0,
+    "top_k": 0,
+    "top_p": 1,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "min_output_tokens": 0,
+}
+_CONSTRAINTS: Mapping[ConstraintKind, Feature] = {
+    ConstraintKind.JSON_OBJECT: Feature.JSON_OBJECT,
+    ConstraintKind.JSON_SCHEMA: Feature.JSON_SCHEMA,
+    ConstraintKind.GRAMMAR: Feature.GRAMMAR,
+}
+
+
+def used_features(request: GenerationRequest) -> Iterator[tuple[str, Feature]]:
+    """Yield the request fields that need a capability, with the capability."""
+    if isinstance(request.input, TokenIds):
+        yield "tokens", Feature.TOKEN_INPUT
+    for name, feature in _OPTIONAL_SAMPLING.items():
+        value = getattr(request.sampling, name)
+        if value is not None and value != _NEUTRAL.get(name):
+            yield f"sampling.{name}", feature
+    if request.sampling.logit_bias:
+        yield "sampling.logit_bias", Feature.LOGIT_BIAS
+    if request.sampling.ignore_eos:
+        yield "sampling.ignore_eos", Feature.IGNORE_EOS
+    if request.stop.token_ids:
+        yield "stop.token_ids", Feature.TOKEN_IDS
+    if request.output.token_ids:
+        yield "output.token_ids", Feature.TOKEN_IDS
+    if request.output.logprobs:
+        yield "output.logprobs", Feature.LOGPROBS
+    if request.output.top_logprobs:
+        yield "output.top_logprobs", Feature.TOP_LOGPROBS
+    if request.constraint is not None:
+        yield f"constraint.{request.constraint.kind.value}", _CONSTRAINTS[request.constraint.kind]
+
+
+async def fit(request: GenerationRequest, model: Model, deadline: Deadline, request_id: str) -> list[EngineRequest]:
+    """Return one engine request per choice.
+
+    Raises CAPABILITY_UNSUPPORTED, INVALID_FIELD (limits of the model, a chat
+    that its template refuses) or CONTEXT_LENGTH_EXCEEDED.
+    """
+    _check_capabilities(request, model)
+    _check_limits(request, model)
+    prompt: str | tuple[int, ...]
+    match request.input:
+        case Prompt(text=text):
+            prompt, add_special = text, True
+        case TokenIds(ids=ids):
+            prompt, add_special = ids, False
+        case Chat() as chat:
+            assert model.template is not None  # checked as a capability
+            prompt = model.template.render(chat)
+            add_special = not model.template.writes_bos
+    sampling = _complete(request.sampling, model)
+    sampling = await _fit_context(request, model, prompt, sampling, add_special=add_special)
+    return engine_requests(request, model, prompt, sampling, deadline, request_id, add_special=add_special)
+
+
+def engine_requests(
+    request: GenerationRequest,
+    model: Model,
+    prompt: str | tuple[int, ...],
+    sampling: Sampling,
+    deadline: Deadline,
+    request_id: str,
+    *,
+    add_special: bool,
+) -> list[EngineRequest]:
+    """Return one engine request per choice; choice i runs with seed + i and an id of its own."""
+    assert sampling.seed is not None
+    stop = request.stop.sequences
+    if isinstance(request.input, Chat) and model.template is not None:
+        stop += tuple(s for s in model.template.stop_sequences if s not in stop)
+    stop += tuple(s for s in model.stop_sequences if s not in stop)
+    return [
+        EngineRequest(
+            request_id=f"{request_id}-{choice}",
+            prompt=prompt,
+            sampling=dataclasses.replace(sampling, seed=_wrap_int64(sampling.seed + choice)),
+            deadline=deadline,
+            add_special_tokens=add_special,
+            stop_sequences=stop,
+            stop_token_ids=request.stop.token_ids,
+            constraint=request.constraint,
+            logprobs=(request.output.top_logprobs or 0) if request.output.logprobs else None,
+            token_ids=request.output.token_ids or bool(request.stop.token_ids),
+        )
+        for choice in range(request.choice_count)
+    ]
+
+
+def _check_capabilities(request: GenerationRequest, model: Model) -> None:
+    features = model.backend.info.features
+    missing = [field for field, feature in used_features(request) if feature not in features]
+    if isinstance(request.input, Chat) and model.template is None:
+        missing.append("chat")
+    if missing:
+        listed = ", ".join(missing)
+        raise ServiceError(
+            Reason.CAPABILITY_UNSUPPORTED,
+            f"Model {model.id!r} does not support: {listed}.",
+            violations=[Violation(field, f"not supported by model {model.id!r}") for field in missing],
+            metadata={"capability": ",".join(missing)},
+        )
+
+
+def _check_limits(request: GenerationRequest, model: Model) -> None:
+    found = []
+    most_choices = min(model.max_choices, model.slots.running_limit)
+    if request.choice_count > most_choices:
+        found.append(Violation("choice_count", f"at most {most_choices} for this model, got {request.choice_count}"))
+    wanted = request.sampling.max_output_tokens
+    if wanted is not None and wanted > model.max_output_tokens:
+        found.append(
+            Violation("sampling.max_output_tokens", f"at most {model.max_output_tokens} for this model, got {wanted}")
+        )
+    vocab = model.backend.info.vocab_size
+    if vocab:
+        found += _outside_vocabulary(request, vocab)
+    if found:
+        raise invalid(found)
+
+
+def _outside_vocabulary(request: GenerationRequest, vocab: int) -> list[Violation]:
+    rule = f"must be below the vocabulary size {vocab}"
+    found = [
+        Violation(f"sampling.logit_bias[{token_id}]", f"the token id {rule}")
+        for token_id in request.sampling.logit_bias
+        if token_id >= vocab
+    ]
+    found += [
+        Violation(f"stop.token_ids[{at}]", f"{rule}, got {token_id}")
+        for at, token_id in enumerate(request.stop.token_ids)
+        if token_id >= vocab
+    ]
+    if isinstance(request.input, TokenIds):
+        at = next((at for at, token_id in enumerate(request.input.ids) if token_id >= vocab), None)
+        if at is not None:
+            found.append(Violation(f"tokens.ids[{at}]", f"{rule}, got {request.input.ids[at]}"))
+    return found
+
+
+def _complete(sampling: Sampling, model: Model) -> Sampling:
+    """Return `sampling` with the model's defaults and a seed."""
+    defaults = model.default_sampling
+    unset = {
+        field.name: getattr(defaults, field.name)
+        for field in dataclasses.fields(Sampling)
+        if getattr(sampling, field.name) is None and getattr(defaults, field.name) is not None
+    }
+    if sampling.seed is None and "seed" not in unset:
+        unset["seed"] = secrets.randbits(31)
+    if sampling.max_output_tokens is None and "max_output_tokens" not in unset:
+        unset["max_output_tokens"] = model.default_max_output_tokens
+    return dataclasses.replace(sampling, **unset)
+
+
+async def _fit_context(
+    request: GenerationRequest,
+    model: Model,
+    prompt: str | tuple[int, ...],
+    sampling: Sampling,
+    *,
+    add_special: bool,
+) -> Sampling:
+    """Check prompt + output against the context window; shrink a default that does not fit."""
+    context = model.max_context_tokens
+    assert sampling.max_output_tokens is not None
+    if context is None:
+        return sampling
+    # Only a text that could be too long is worth a round trip to the tokenizer.
+    tokens: int | None
+    if isinstance(prompt, tuple):
+        tokens = len(prompt)
+    elif len(prompt.encode()) + _SPECIAL_TOKENS_MARGIN + sampling.max_output_tokens <= context:
+        return sampling
+    else:
+        tokens = await model.count_tokens(prompt, add_special_tokens=add_special)
+    if tokens is None:
+        return sampling  # the engine will say
+    asked = request.sampling.max_output_tokens
+    if tokens >= context or (asked is not None and tokens + asked > context):
+        metadata = {"promptTokens": str(tokens), "maxContextTokens": str(context)}
+        message = f"The model's context is {context} tokens; the prompt has {tokens}"
+        if asked is not None and tokens < context:
+            metadata["requestedOutputTokens"] = str(asked)
+            message += f" and {asked} were asked for"
+        raise ServiceError(Reason.CONTEXT_LENGTH_EXCEEDED, message + ".", metadata=metadata)
+    if asked is None:
+        return dataclasses.replace(sampling, max_output_tokens=min(sampling.max_output_tokens, context - tokens))
+    return sampling
+
+
+def _wrap_int64(value: int) -> int:
+    return (value + _INT63) % (2 * _INT63) - _INT63

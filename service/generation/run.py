@@ -1,0 +1,229 @@
+"""One generation: admission, engine, text assembly, events, in one task.
+
+The owner of everything that the request started: leaving `events` early, for
+whatever reason, stops the engine's work and frees the slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+
+from service.backends.base import EngineFinish, EngineFinished, EngineItem, EngineOutput, EngineRequest, EngineStarted
+from service.catalog.model import Model
+from service.core.assembly import MAX_DELTA_CHARS, Assembled, TextAssembler
+from service.core.deadline import Deadline
+from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Started, Usage
+from service.core.request import GenerationRequest
+from service.core.timing import StreamClock
+from service.generation.fit import fit
+from service.generation.runs import open_runs
+from service.generation.watch import Cause, Phase, Watch
+from service.telemetry.trace import GenerationTrace
+
+__all__ = ["Generation"]
+
+
+@dataclass(slots=True)
+class _Choice:
+    """State of one choice. `output_tokens` is None once an output came without a count."""
+
+    assembler: TextAssembler
+    output_tokens: int | None = 0
+    raw: list[bytes] | None = None
+
+
+@dataclass(slots=True)
+class Generation:
+    """One generation and, while and after it runs, the facts about it.
+
+    `events` may be iterated once, inside `with watch`, in the task that created
+    the watch. Times are `time.monotonic()`, which is also the loop's clock.
+    """
+
+    id: str
+    request: GenerationRequest
+    model: Model
+    watch: Watch
+    deadline: Deadline
+    clock: StreamClock
+    trace: GenerationTrace
+    finish_reasons: list[FinishReason] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    completed: Completed | None = None
+    _choices: dict[int, _Choice] = field(default_factory=dict)
+    _output_tokens: int | None = 0
+    _prompt: str | tuple[int, ...] = ""
+    _adds_special_tokens: bool = True
+    _max_output_tokens: int | None = None
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Yield the events in contract order.
+
+        Raises `ServiceError` for a refusal or a failure. CancelledError passes
+        through after the engine was stopped; the caller asks `watch.failure()`
+        whether one of the limits was behind it.
+        """
+        requests = await fit(self.request, self.model, self.deadline, self.id)
+        self._prompt, self._adds_special_tokens = requests[0].prompt, requests[0].add_special_tokens
+        async with self.model.slots.take(len(requests)):
+            now_s = time.monotonic()
+            self.clock.admitted_s = now_s
+            self.watch.enter(Phase.ENGINE, now_s)
+            self.trace.admitted(self.request, requests[0].sampling)
+            headers = self.trace.headers()
+            if headers:
+                requests = [replace(r, trace_headers=headers) for r in requests]
+            self._choices = {choice: self._open_choice(request) for choice, request in enumerate(requests)}
+            self._max_output_tokens = requests[0].sampling.max_output_tokens
+            runs = open_runs(self.model.backend, requests)
+            # One flat generator: an inner one would not be closed with this one.
+            try:
+                is_started = False
+                while self._choices and not self.watch.is_time_limit_over:
+                    self.watch.enter(Phase.ENGINE, time.monotonic())
+                    try:
+                        choice, item = await runs.next()
+                    except asyncio.CancelledError:
+                        if self.watch.took(Cause.TIME_LIMIT):
+                            break
+                        raise
+                    now_s = time.monotonic()
+                    if not is_started:
+                        is_started = True
+                        yield self._started(item, requests[0])
+                    if type(item) is EngineOutput:
+                        assembled = self._on_output(choice, item, now_s)
+                        if assembled.is_stopped:
+                            await runs.stop(choice)
+                            for event in self._finish(choice, assembled, FinishReason.STOP):
+                                yield event
+                        elif not assembled.is_empty:
+                            for event in _deltas(choice, assembled):
+                                yield event
+                    elif isinstance(item, EngineFinished):
+                        reason = self._settle(choice, item)
+                        for event in self._finish(choice, self._choices[choice].assembler.flush(), reason):
+                            yield event
+                if self._choices:
+                    await runs.aclose()
+                    if not is_started:
+                        yield Started(prompt_tokens=None, seed=requests[0].sampling.seed or 0)
+                    for choice in list(self._choices):
+                        for event in self._finish(
+                            choice, self._choices[choice].assembler.flush(), FinishReason.TIME_LIMIT
+                        ):
+                            yield event
+                yield await self._complete(len(requests))
+            finally:
+                await runs.aclose()
+
+    @property
+    def output_tokens_so_far(self) -> int | None:
+        """Tokens generated until now over all choices, also when the generation was cut; None if unknown."""
+        counts = [self._output_tokens, *(state.output_tokens for state in self._choices.values())]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    def _open_choice(self, request: EngineRequest) -> _Choice:
+        assembler = TextAssembler(
+            request.stop_sequences, request.stop_token_ids, include_stop=self.request.stop.include_in_output
+        )
+        # Kept only where a tokenizer has to count what the engine does not.
+        return _Choice(assembler, raw=None if self.model.tokenizer is None else [])
+
+    def _started(self, item: EngineItem, request: EngineRequest) -> Started:
+        if isinstance(item, EngineStarted):
+            self.usage = Usage(prompt_tokens=item.prompt_tokens, cached_prompt_tokens=item.cached_prompt_tokens)
+            self.clock.engine_queue_s = item.queue_s or 0.0
+        return Started(prompt_tokens=self.usage.prompt_tokens, seed=request.sampling.seed or 0)
+
+    def _on_output(self, choice: int, item: EngineOutput, now_s: float) -> Assembled:
+        tokens = item.tokens
+        if tokens or (tokens is None and item.data):
+            if not self.watch.has_output:
+                self.watch.has_output = True
+                self.trace.first_token()
+            self.clock.on_output(now_s)
+        state = self._choices[choice]
+        if tokens is None:
+            state.output_tokens = None
+        elif state.output_tokens is not None:
+            state.output_tokens += tokens
+        if state.raw is not None:
+            state.raw.append(item.data)
+        return state.assembler.feed(item.data, item.token_ids, item.logprobs)
+
+    def _settle(self, choice: int, item: EngineFinished) -> FinishReason:
+        """Take over what only the engine's last item knows, and why it ended."""
+        state = self._choices[choice]
+        if item.output_tokens is not None:
+            state.output_tokens = item.output_tokens
+        if item.prompt_tokens is not None:
+            self.usage = Usage(prompt_tokens=item.prompt_tokens, cached_prompt_tokens=item.cached_prompt_tokens)
+        if item.engine_queue_s is not None:
+            self.clock.engine_queue_s = item.engine_queue_s
+        self.trace.engine_reported(item)
+        match item.reason:
+            case EngineFinish.STOP:
+                return FinishReason.STOP
+            case EngineFinish.LENGTH:
+                return FinishReason.LENGTH
+            case EngineFinish.CONTEXT_LENGTH:
+                return FinishReason.CONTEXT_LENGTH
+            case EngineFinish.UNKNOWN:
+                tokens, limit = self._count(state), self._max_output_tokens
+                return FinishReason.LENGTH if tokens is not None and limit and tokens >= limit else FinishReason.STOP
+
+    def _count(self, state: _Choice) -> int | None:
+        """Return a choice's tokens by the engine's count, else by the configured tokenizer, else None."""
+        if state.output_tokens is None and self.model.tokenizer is not None and state.raw is not None:
+            text = b"".join(state.raw).decode(errors="replace")
+            state.output_tokens = self.model.tokenizer.count(text, add_special_tokens=False)
+        return state.output_tokens
+
+    def _finish(self, choice: int, rest: Assembled, reason: FinishReason) -> list[Event]:
+        """Close a choice: its last text, then its end. A stop match in `rest` wins over `reason`."""
+        state = self._choices.pop(choice)
+        if rest.is_stopped:
+            reason = FinishReason.STOP
+        self.finish_reasons.append(reason)
+        tokens = self._count(state)
+        self._output_tokens = None if tokens is None or self._output_tokens is None else self._output_tokens + tokens
+        events: list[Event] = list(_deltas(choice, rest))
+        events.append(
+            ChoiceFinished(
+                choice=choice,
+                reason=reason,
+                stop_sequence=rest.stop_sequence,
+                stop_token_id=rest.stop_token_id,
+                output_tokens=tokens,
+            )
+        )
+        return events
+
+    async def _complete(self, choices: int) -> Completed:
+        now_s = time.monotonic()
+        self.usage = replace(self.usage, output_tokens=self._output_tokens)
+        if self.usage.prompt_tokens is None:
+            self.usage = replace(self.usage, prompt_tokens=await self._prompt_tokens())
+        self.completed = Completed(usage=self.usage, timing=self.clock.timing(now_s, self._output_tokens, choices))
+        return self.completed
+
+    async def _prompt_tokens(self) -> int | None:
+        if isinstance(self._prompt, tuple):
+            return len(self._prompt)
+        if self.model.tokenizer is None:
+            return None
+        return self.model.tokenizer.count(self._prompt, add_special_tokens=self._adds_special_tokens)
+
+
+def _deltas(choice: int, assembled: Assembled) -> list[Delta]:
+    """Cut one output into events of a bounded size; the token details go with the first."""
+    if assembled.is_empty:
+        return []
+    text = assembled.text
+    first = Delta(choice, text[:MAX_DELTA_CHARS], assembled.token_ids, assembled.logprobs)
+    rest = [Delta(choice, text[at : at + MAX_DELTA_CHARS]) for at in range(MAX_DELTA_CHARS, len(text), MAX_DELTA_CHARS)]
+    return [first, *rest]

@@ -1,0 +1,81 @@
+"""Facts about one RPC while it is served, and how its end is classified."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+from opentelemetry.context import Context
+from opentelemetry.trace import Span
+
+from service.core.errors import Reason, ServiceError
+from service.rpc.status import SERVER_FAULTS, STATUS_BY_REASON
+
+__all__ = ["CallRecord", "current_call", "set_current_call"]
+
+_call: contextvars.ContextVar[CallRecord] = contextvars.ContextVar("headrace_call")
+
+_FAULT_NAMES: Final = frozenset(code.name for code in SERVER_FAULTS)
+# What a failure counts as; every reason that is not here was refused before it ran.
+_OUTCOMES: Final = {
+    Reason.DEADLINE_IN_QUEUE: "deadline_exceeded",
+    Reason.DEADLINE_IN_DECODE: "deadline_exceeded",
+    Reason.BACKEND_UNAVAILABLE: "backend_error",
+    Reason.BACKEND_ERROR: "backend_error",
+    Reason.DRAINING: "drained",
+    Reason.CONSUMER_TOO_SLOW: "consumer_too_slow",
+    Reason.INTERNAL: "internal_error",
+}
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One RPC. `received_s` is monotonic; `last_sequence` numbers the last event sent.
+
+    `context` has the SERVER span; it is passed explicitly and never attached.
+    """
+
+    method: str
+    request_id: str
+    received_s: float
+    span: Span
+    context: Context
+    outcome: str = "completed"
+    status: str = "OK"
+    error: ServiceError | None = None
+    last_sequence: int = 0
+
+    @property
+    def error_type(self) -> str | None:
+        """The status, if it is a fault of this server."""
+        return self.status if self.status in _FAULT_NAMES else None
+
+    def note(self, error: BaseException, *, is_past_deadline: bool) -> None:
+        """Classify what ended the call. Idempotent."""
+        if isinstance(error, ServiceError):
+            self.error = error
+            self.status = STATUS_BY_REASON[error.reason].name
+            self.outcome = _OUTCOMES.get(error.reason, "rejected")
+        elif isinstance(error, asyncio.CancelledError):
+            # The client left, the connection broke, or gRPC's own deadline passed.
+            self.outcome = "deadline_exceeded" if is_past_deadline else "client_cancelled"
+            self.status = "DEADLINE_EXCEEDED" if is_past_deadline else "CANCELLED"
+        elif isinstance(error, grpc.aio.InternalError):
+            # How grpc.aio reports a write to a client that left while the write
+            # was blocked by flow control.
+            self.outcome, self.status = "client_cancelled", "CANCELLED"
+        else:
+            self.outcome, self.status = "internal_error", "INTERNAL"
+
+
+def current_call() -> CallRecord:
+    """Return the record of the RPC that runs in this task."""
+    return _call.get()
+
+
+def set_current_call(call: CallRecord) -> None:
+    """Make `call` the record of this task; every RPC has a task of its own."""
+    _call.set(call)

@@ -1,0 +1,152 @@
+"""What happens around every RPC: request id, span, status, metrics, the catch-all.
+
+An interceptor of our own, because the stock gRPC auto-instrumentation ends aio
+spans as success on cancel and on deadline, and breaks coroutine handlers.
+Health and reflection pass through untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+from opentelemetry import trace
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from runtime import semconv
+from service.core.errors import Reason, ServiceError
+from service.rpc.call import CallRecord, set_current_call
+from service.rpc.status import to_status
+from service.telemetry.instruments import record_rpc
+
+__all__ = ["ObservingInterceptor"]
+
+logger = logging.getLogger("headrace.service")
+_tracer = trace.get_tracer("headrace.service")
+_propagator = TraceContextTextMapPropagator()
+
+_MAX_ID_CHARS = 128
+_PREFIX = "/headrace.v1."
+
+
+class _MetadataGetter(Getter[Any]):
+    """Looks up single keys in gRPC metadata, where keys repeat and values may be bytes."""
+
+    def get(self, carrier: Any, key: str) -> list[str] | None:
+        for name, value in carrier:
+            if name == key and isinstance(value, str):
+                return [value]
+        return None
+
+    def keys(self, carrier: Any) -> list[str]:
+        return [name for name, _ in carrier]
+
+
+_getter = _MetadataGetter()
+
+
+class ObservingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Wraps the handlers of headrace.v1.
+
+    `ServiceError` becomes its status; any other exception becomes INTERNAL
+    with a fixed text and one log line that has the request id and the trace.
+    """
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or not details.method.startswith(_PREFIX):
+            return handler
+        method = details.method[1:]
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                _observed(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            _observed(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+
+def _observed(method: str, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def serve(request: Any, context: Any) -> Any:
+        call = _open(method, context)
+        set_current_call(call)
+        try:
+            return await behavior(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except BaseException as error:
+            call.note(error, is_past_deadline=context.time_remaining() == 0)
+            if isinstance(error, ServiceError):
+                await _abort(call, error, context)
+            if isinstance(error, grpc.aio.InternalError):
+                raise asyncio.CancelledError from None
+            if not isinstance(error, Exception):
+                raise
+            logger.exception("unexpected failure", extra={"request_id": call.request_id, "method": method})
+            message = f"Internal error; the server's log has it as {call.request_id}."
+            await _abort(call, ServiceError(Reason.INTERNAL, message), context)
+        finally:
+            _close(call)
+
+    return serve
+
+
+def _open(method: str, context: Any) -> CallRecord:
+    metadata: Sequence[tuple[str, Any]] = context.invocation_metadata() or ()
+    parent = _propagator.extract(metadata, getter=_getter)
+    span = _tracer.start_span(
+        method,
+        context=parent,
+        kind=SpanKind.SERVER,
+        attributes={semconv.RPC_SYSTEM_NAME: "grpc", semconv.RPC_METHOD: method},
+    )
+    request_id = _request_id(metadata)
+    span.set_attribute(semconv.REQUEST_ID, request_id)
+    remaining_s = context.time_remaining()
+    # grpc.aio reports centuries where there is no deadline.
+    if remaining_s is not None and remaining_s < 1e9:
+        span.set_attribute(semconv.DEADLINE_S, remaining_s)
+    return CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
+
+
+def _request_id(metadata: Sequence[tuple[str, Any]]) -> str:
+    """Return the caller's own id if it is short visible ASCII, else a new one."""
+    for name, value in metadata:
+        if name == "x-request-id" and isinstance(value, str) and _is_sane(value):
+            return value
+    return f"req_{secrets.token_hex(12)}"
+
+
+def _is_sane(value: str) -> bool:
+    return 0 < len(value) <= _MAX_ID_CHARS and all("!" <= c <= "~" for c in value)
+
+
+async def _abort(call: CallRecord, error: ServiceError, context: Any) -> None:
+    call.note(error, is_past_deadline=False)
+    if error.detail:
+        logger.warning(
+            "%s: %s", error.reason.name, error.detail, extra={"request_id": call.request_id, "method": call.method}
+        )
+    await context.abort_with_status(to_status(error, call.request_id, call.last_sequence))
+
+
+def _close(call: CallRecord) -> None:
+    span = call.span
+    if call.last_sequence:
+        span.set_attribute(semconv.MESSAGES, call.last_sequence)
+    span.set_attribute(semconv.RPC_STATUS_CODE, call.status)
+    span.set_attribute(semconv.OUTCOME, call.outcome)
+    if call.error is not None:
+        span.set_attribute(semconv.ERROR_REASON, call.error.reason.name)
+    if call.error_type is not None:
+        span.set_attribute(semconv.ERROR_TYPE, call.error_type)
+        span.set_status(Status(StatusCode.ERROR, call.error.detail if call.error else None))
+    record_rpc(call.method, call.status, time.monotonic() - call.received_s, call.error_type, call.context)
+    span.end()

@@ -1,0 +1,47 @@
+"""The one log line of a request. Never the prompt, the output, or a caller's credentials."""
+
+from __future__ import annotations
+
+import logging
+
+from service.core.events import Timing
+from service.generation.run import Generation
+
+__all__ = ["log_generation"]
+
+logger = logging.getLogger("headrace.request")
+
+
+def log_generation(
+    generation: Generation, timing: Timing, *, request_id: str, status: str, outcome: str, reason: str | None
+) -> None:
+    """Log what a generation took and gave. Times in milliseconds."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    logger.info(
+        "generation %s",
+        outcome,
+        extra={
+            "request_id": request_id,
+            "generation_id": generation.id,
+            "model": generation.model.id,
+            "status": status,
+            "outcome": outcome,
+            "reason": reason,
+            "finish_reasons": [finish.name.lower() for finish in generation.finish_reasons],
+            "prompt_tokens": generation.usage.prompt_tokens,
+            "cached_prompt_tokens": generation.usage.cached_prompt_tokens,
+            "output_tokens": generation.output_tokens_so_far,
+            "ttft_ms": _ms(timing.ttft_s),
+            "queue_ms": _ms(timing.queue_s),
+            "prefill_ms": _ms(timing.prefill_s),
+            "decode_ms": _ms(timing.decode_s),
+            "total_ms": _ms(timing.total_s),
+            "max_gap_ms": _ms(generation.clock.max_gap_s),
+            "tokens_per_s": round(timing.output_tokens_per_s, 1),
+        },
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 2)

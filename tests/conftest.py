@@ -1,0 +1,18 @@
+"""Shared by all tests: an environment without settings of the person who runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+pytest_plugins = ["tests.support.service"]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in list(os.environ):
+        if name.startswith(("HEADRACE_", "OTEL_")):
+            monkeypatch.delenv(name)
+    yield
