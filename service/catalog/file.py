@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +20,10 @@ __all__ = ["BackendOptions", "ModelDeclaration", "ModelsFileError", "SamplingDef
 BackendOptions: TypeAlias = LlamaCppOptions | TritonOptions | SimulatorOptions
 
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-_OPTIONS: Final[Mapping[str, TypeAdapter[Any]]] = {
-    "llamacpp": TypeAdapter(LlamaCppOptions, config=_STRICT),
-    "triton": TypeAdapter(TritonOptions, config=_STRICT),
-    "simulator": TypeAdapter(SimulatorOptions, config=_STRICT),
+_OPTIONS: Final[Mapping[str, type[BackendOptions]]] = {
+    "llamacpp": LlamaCppOptions,
+    "triton": TritonOptions,
+    "simulator": SimulatorOptions,
 }
 
 
@@ -74,7 +75,7 @@ class ModelDeclaration(BaseModel):
 
     def backend_options(self) -> BackendOptions:
         """Return the backend's own options. Raises pydantic's ValidationError."""
-        options: BackendOptions = _OPTIONS[self.backend].validate_python(self.options)
+        options: BackendOptions = TypeAdapter(_OPTIONS[self.backend]).validate_python(self.options)
         return options
 
 
@@ -105,40 +106,44 @@ def parse_models(text: str, name: str) -> list[ModelDeclaration]:
             declaration = ModelDeclaration.model_validate(table)
         except ValidationError as error:
             problems += _located(text, name, where, error)
-            _check_options_alone(text, name, where, table, problems)
+            problems += _options_problems(text, name, where, table)
             continue
         declarations.append(declaration)
-        try:
-            declaration.backend_options()
-        except ValidationError as error:
-            problems += _located(text, name, (*where, "options"), error)
+        problems += _options_problems(text, name, where, table)
     problems += _duplicates(text, name, tables)
     if problems:
         raise ModelsFileError([line for _, line in sorted(problems)])
     return declarations
 
 
-def _check_options_alone(
-    text: str, name: str, where: tuple[str | int, ...], table: dict[str, Any], problems: list[tuple[int, str]]
-) -> None:
-    """Report the options' problems as well, where the table around them is wrong already."""
-    adapter = _OPTIONS.get(str(table.get("backend")))
-    if adapter is None or not isinstance(table.get("options", {}), dict):
-        return
+def _options_problems(
+    text: str, name: str, where: tuple[str | int, ...], table: dict[str, Any]
+) -> list[tuple[int, str]]:
+    """Return the problems of the backend's own options, also where the table around them is wrong already."""
+    kind, options = _OPTIONS.get(str(table.get("backend"))), table.get("options", {})
+    if kind is None or not isinstance(options, dict):
+        return []
+    known = {field.name for field in dataclasses.fields(kind)}
+    found = [
+        _problem(text, name, (*where, "options", key), "there is no such option") for key in options.keys() - known
+    ]
     try:
-        adapter.validate_python(table.get("options", {}))
+        TypeAdapter(kind).validate_python({key: value for key, value in options.items() if key in known})
     except ValidationError as error:
-        problems += _located(text, name, (*where, "options"), error)
+        found += _located(text, name, (*where, "options"), error)
+    return found
 
 
 def _located(text: str, name: str, base: tuple[str | int, ...], error: ValidationError) -> list[tuple[int, str]]:
-    located = []
-    for problem in error.errors(include_url=False):
-        path = (*base, *problem["loc"])
-        line = line_of(text, path)
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-        located.append((line, f"{name}:{line}: {where}: {problem['msg']}"))
-    return located
+    return [
+        _problem(text, name, (*base, *problem["loc"]), problem["msg"]) for problem in error.errors(include_url=False)
+    ]
+
+
+def _problem(text: str, name: str, path: tuple[str | int, ...], what: str) -> tuple[int, str]:
+    line = line_of(text, path)
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    return line, f"{name}:{line}: {where}: {what}"
 
 
 def _duplicates(text: str, name: str, tables: list[dict[str, Any]]) -> list[tuple[int, str]]:

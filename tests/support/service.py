@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -183,18 +185,11 @@ def text_of(events: Sequence[generation_pb2.GenerateResponse], choice: int = 0) 
 
 def script(**options: Any) -> str:
     """Return a prompt that makes the simulator play `options`."""
-    import json
-
     return "simulate: " + json.dumps(options)
 
 
-Check = Callable[[], bool]
-
-
-async def eventually(check: Check, timeout_s: float = 5.0) -> None:
+async def eventually(check: Callable[[], bool], timeout_s: float = 5.0) -> None:
     """Wait until `check` holds; fails after `timeout_s`. For states that another process or task reaches."""
-    import asyncio
-
     async with asyncio.timeout(timeout_s):
-        while not check():
+        while not check():  # noqa: ASYNC110 - the state is not ours to signal
             await asyncio.sleep(0.005)

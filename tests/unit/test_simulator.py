@@ -1,0 +1,70 @@
+"""The simulated engine keeps to its script."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from service.backends.base import EngineFinish, EngineFinished, EngineItem, EngineOutput, EngineRequest
+from service.backends.simulator import SimulatorBackend, SimulatorOptions
+from service.core.deadline import Deadline
+from service.core.errors import Reason, ServiceError
+from service.core.request import Sampling
+from tests.support.service import script
+
+
+def request(prompt: str, *, limit: int = 16, seed: int = 0) -> EngineRequest:
+    return EngineRequest(
+        request_id="r",
+        prompt=prompt,
+        sampling=Sampling(max_output_tokens=limit, seed=seed),
+        deadline=Deadline.after(60),
+    )
+
+
+async def play(prompt: str, options: SimulatorOptions | None = None, **fields: int) -> list[EngineItem]:
+    return [item async for item in SimulatorBackend(options).generate(request(prompt, **fields))]
+
+
+def data(items: list[EngineItem]) -> bytes:
+    return b"".join(item.data for item in items if isinstance(item, EngineOutput))
+
+
+async def test_the_same_request_gives_the_same_tokens() -> None:
+    assert data(await play("hi", seed=3)) == data(await play("hi", seed=3)) != data(await play("hi", seed=4))
+
+
+async def test_bytes_need_not_be_text() -> None:
+    assert data(await play(script(tokens=[r"a\xff", r"\xe8\x81"], output_tokens=2))) == b"a\xff\xe8\x81"
+
+
+async def test_the_end_says_why() -> None:
+    for limit, reason in ((2, EngineFinish.LENGTH), (9, EngineFinish.STOP)):
+        last = (await play(script(output_tokens=3), limit=limit))[-1]
+        assert isinstance(last, EngineFinished)
+        assert (last.reason, last.output_tokens) == (reason, min(limit, 3))
+
+
+async def test_delays_are_what_the_script_says() -> None:
+    begin = time.monotonic()
+    await play(script(queue_ms=50, prefill_ms=50, token_ms=20, output_tokens=6))
+    assert time.monotonic() - begin >= 0.05 + 0.05 + 5 * 0.02
+
+
+@pytest.mark.parametrize(
+    "prompt", ["simulate: {", "simulate: 3", script(nope=1), script(fault="nope"), script(tokens=3)]
+)
+async def test_a_bad_script_is_refused_by_name(prompt: str) -> None:
+    with pytest.raises(ServiceError) as refused:
+        await play(prompt)
+    assert refused.value.reason is Reason.INVALID_FIELD
+
+
+async def test_leaving_early_ends_the_run() -> None:
+    backend = SimulatorBackend(SimulatorOptions(token_ms=1))
+    run = backend.generate(request("hi"))
+    await anext(run)
+    assert backend.running == 1
+    await run.aclose()
+    assert backend.running == 0
