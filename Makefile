@@ -1,5 +1,5 @@
 # The one door to everything. `make help` lists the targets.
-SHELL := /bin/bash
+SHELL := /bin/bash -o pipefail
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml clients/python/pyproject.toml constraints.txt
 
-.PHONY: help run test check format proto bench triton clean
+.PHONY: help run test check format proto docs bench triton clean
 
 help: ## This list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,11 +45,12 @@ check: .venv/.dev ## Lint, types, import rules, contract, generated code.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/lint-imports | grep -v '[╔║╚└]' | sed '/^ *$$/d'
 	@$(BIN)/buf lint
 	@$(BIN)/buf format --diff --exit-code
 	@scripts/check-breaking $(BIN)/buf
 	@scripts/check-generated $(BIN)/python
+	@$(BIN)/python scripts/document_settings.py --check
 
 format: .venv/.dev ## Format the code and the contract.
 	@$(BIN)/ruff check --fix --quiet .
@@ -58,6 +59,9 @@ format: .venv/.dev ## Format the code and the contract.
 
 proto: .venv/.dev ## Generate the Python stubs from protos/.
 	@scripts/generate $(BIN)/python clients/python
+
+docs: .venv/.dev ## Write docs/configuration.md from the settings.
+	@$(BIN)/python scripts/document_settings.py
 
 bench: .venv/.dev ## Measure; prints a table and writes bench/results/latest.json.
 	@$(BIN)/python -m bench $(ARGS)

@@ -1,0 +1,1 @@
+"""Measures the whole path with the simulated engine: `make bench`."""

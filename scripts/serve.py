@@ -32,6 +32,8 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    # The gateway follows the service to where it listens.
+    os.environ.setdefault("HEADRACE_GATEWAY_TARGET", _grpc_address())
     # A session of its own each: Ctrl-C reaches this process alone, which then
     # stops the gateway first and the service after it.
     service = subprocess.Popen([sys.executable, "-m", "service"], start_new_session=True)
@@ -71,14 +73,18 @@ def _is_ready() -> bool:
         return False
 
 
+def _grpc_address() -> str:
+    return f"{os.environ.get('HEADRACE_HOST', '127.0.0.1')}:{os.environ.get('HEADRACE_GRPC_PORT', '50051')}"
+
+
 def _banner() -> None:
-    grpc = f"{os.environ.get('HEADRACE_HOST', '127.0.0.1')}:{os.environ.get('HEADRACE_GRPC_PORT', '50051')}"
     print(
         f"""
-Headrace is ready: gRPC on {grpc}, OpenAI-shaped HTTP on {_base_url()} (docs at /docs). Ctrl-C ends it.
+Headrace is ready: gRPC on {_grpc_address()}, OpenAI-shaped HTTP on {_base_url()} (docs at /docs). Ctrl-C ends it.
 
-  curl -N {_base_url()}/v1/chat/completions -H 'Content-Type: application/json' -d '
-    {{"model": "default", "stream": true, "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+  curl -N {_base_url()}/v1/chat/completions -H 'Content-Type: application/json' -d '{{
+    "model": "default", "stream": true,
+    "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
   .venv/bin/headrace generate 'Q: What is the capital of Italy?\\nA:'
 """,

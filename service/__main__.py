@@ -57,7 +57,7 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
             "serving on %s:%d%s",
             settings.host,
             port,
-            " with TLS" if settings.tls_cert else "",
+            " with TLS" if settings.tls_cert_file else "",
             extra={"models": [model.id for model in registry], "version": __version__},
         )
         await stop.wait()
@@ -73,8 +73,10 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
 
 def _server_options(settings: ServiceSettings) -> ServerOptions:
     tls = None
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        tls = TlsFiles(certificate=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    if settings.tls_cert_file is not None and settings.tls_key_file is not None:
+        tls = TlsFiles(
+            certificate=settings.tls_cert_file, key=settings.tls_key_file, client_ca=settings.tls_client_ca_file
+        )
     return ServerOptions(
         host=settings.host,
         port=settings.grpc_port,

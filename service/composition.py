@@ -16,7 +16,7 @@ from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.backends.triton.backend import TritonBackend
 from service.backends.triton.options import TritonOptions
-from service.catalog.file import BackendOptions, ModelDeclaration, parse_models
+from service.catalog.file import BackendOptions, ModelDeclaration, SamplingDefaults, parse_models
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.catalog.tokenizer import JsonTokenizer
@@ -42,6 +42,7 @@ def declared_models(settings: ServiceSettings) -> list[ModelDeclaration]:
 
 def _single_model(settings: ServiceSettings) -> ModelDeclaration:
     options: dict[str, Any]
+    sampling = SamplingDefaults()
     match settings.backend:
         case "llamacpp":
             is_sample = settings.model_path is None
@@ -54,6 +55,9 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
             }
             name = "gemma-3-270m" if settings.model_path is None else settings.model_path.stem
             template, running = "qa" if is_sample else "model", settings.slots
+            if is_sample:
+                # A base model of this size answers simple questions when it takes the likeliest token.
+                sampling = SamplingDefaults(temperature=0.0)
         case "triton":
             options = {
                 "url": settings.triton_url,
@@ -76,6 +80,7 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
         template=settings.template or template,
         max_running=running,
         max_waiting=settings.max_waiting,
+        sampling=sampling,
         options=options,
     )
 

@@ -50,9 +50,11 @@ class ServiceSettings(Settings):
     simulator_max_running: int = Field(4096, ge=1, description="simulator: requests that run at once.")
     max_waiting: int = Field(256, ge=0, description="Requests that may wait for a slot of the single model.")
 
-    tls_cert: Path | None = Field(None, description="PEM certificate chain; turns TLS on together with --tls-key.")
-    tls_key: Path | None = Field(None, description="PEM private key of --tls-cert.")
-    tls_client_ca: Path | None = Field(
+    tls_cert_file: Path | None = Field(
+        None, description="PEM certificate chain; turns TLS on together with --tls-key-file."
+    )
+    tls_key_file: Path | None = Field(None, description="PEM private key of --tls-cert-file.")
+    tls_client_ca_file: Path | None = Field(
         None, description="PEM authorities for client certificates; turns mutual TLS on."
     )
     max_message_bytes: int = Field(
@@ -76,13 +78,13 @@ class ServiceSettings(Settings):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         problems = []
-        if (self.tls_cert is None) != (self.tls_key is None):
-            problems.append("--tls-cert and --tls-key go together")
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            problems.append("--tls-client-ca needs --tls-cert and --tls-key")
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            problems.append("--tls-cert-file and --tls-key-file go together")
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            problems.append("--tls-client-ca-file needs --tls-cert-file and --tls-key-file")
         problems += [
             f"--{name.replace('_', '-')}: no such file: {path}"
-            for name in ("models_file", "model_path", "tls_cert", "tls_key", "tls_client_ca")
+            for name in ("models_file", "model_path", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
             if (path := getattr(self, name)) is not None and not path.is_file()
         ]
         if self.deadline_floor_s > self.max_deadline_s:

@@ -81,8 +81,8 @@ class Generation:
             runs = open_runs(self.model.backend, requests)
             # One flat generator: an inner one would not be closed with this one.
             try:
-                is_started = False
-                while self._choices and not self.watch.is_time_limit_over:
+                is_started, has_time_limit = False, self.request.time_limit_s is not None
+                while self._choices and not (has_time_limit and self.watch.is_time_limit_over):
                     self.watch.enter(Phase.ENGINE, time.monotonic())
                     try:
                         choice, item = await runs.next()
@@ -96,13 +96,16 @@ class Generation:
                         yield self._started(item, requests[0])
                     if type(item) is EngineOutput:
                         assembled = self._on_output(choice, item, now_s)
-                        if assembled.is_stopped:
+                        text, token_ids, logprobs, stop_sequence, stop_token_id = assembled
+                        if stop_sequence is not None or stop_token_id is not None:
                             await runs.stop(choice)
                             for event in self._finish(choice, assembled, FinishReason.STOP):
                                 yield event
-                        elif not assembled.is_empty:
+                        elif len(text) > MAX_DELTA_CHARS:
                             for event in _deltas(choice, assembled):
                                 yield event
+                        elif text or token_ids or logprobs:
+                            yield Delta(choice, text, token_ids, logprobs)
                     elif isinstance(item, EngineFinished):
                         reason = self._settle(choice, item)
                         for event in self._finish(choice, self._choices[choice].assembler.flush(), reason):

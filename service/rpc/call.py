@@ -47,6 +47,7 @@ class CallRecord:
     status: str = "OK"
     error: ServiceError | None = None
     last_sequence: int = 0
+    is_closed: bool = False
 
     @property
     def error_type(self) -> str | None:

@@ -134,10 +134,20 @@ async def _abort(call: CallRecord, error: ServiceError, context: Any) -> None:
         logger.warning(
             "%s: %s", error.reason.name, error.detail, extra={"request_id": call.request_id, "method": call.method}
         )
-    await context.abort_with_status(to_status(error, call.request_id, call.last_sequence))
+    # Closed first: the status waits behind what a reader has not taken yet, for
+    # as long as that client stays and does not read.
+    _close(call)
+    try:
+        await context.abort_with_status(to_status(error, call.request_id, call.last_sequence))
+    except grpc.aio.InternalError:
+        # The client left before it took the status.
+        raise asyncio.CancelledError from None
 
 
 def _close(call: CallRecord) -> None:
+    if call.is_closed:
+        return
+    call.is_closed = True
     span = call.span
     if call.last_sequence:
         span.set_attribute(semconv.MESSAGES, call.last_sequence)

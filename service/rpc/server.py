@@ -53,6 +53,8 @@ _KEEPALIVE: Final = (
     # Finds clients that vanished without a word, so that their work stops.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Lets balancers spread long-lived clients anew.
+    ("grpc.max_connection_age_ms", 30 * 60_000),
     # Two servers on one port would share it silently and split the calls.
     ("grpc.so_reuseport", 0),
 )
@@ -71,6 +73,9 @@ class RpcServer:
             interceptors=[ObservingInterceptor()],
             options=[
                 *_KEEPALIVE,
+                # After its age a connection lives until its longest call may have
+                # ended; that also bounds a client that stays and never reads.
+                ("grpc.max_connection_age_grace_ms", round(deadlines.maximum_s * 1000)),
                 ("grpc.max_receive_message_length", size),
                 ("grpc.max_send_message_length", size),
             ],

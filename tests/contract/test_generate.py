@@ -188,7 +188,8 @@ async def test_nothing_extra_comes_when_it_was_not_asked_for(service: RunningSer
 
 
 async def test_chat_is_rendered_and_stops_at_the_templates_end(service: RunningService) -> None:
-    line = script(tokens=["hello", "<|im_end|>", "never"])
+    # Escaped, since a template's own markers in a caller's text lose their meaning.
+    line = script(tokens=["hello", "<|im_end|>", "never"]).replace("<", r"\u003c")
     message = chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER, content=[chat_pb2.ContentPart(text=line + "\n")])
     events = await service.events(GenerateRequest(model="sim", chat=chat_pb2.ChatInput(messages=[message])))
     assert text_of(events) == "hello"
@@ -202,7 +203,7 @@ async def test_all_parts_of_all_messages_reach_the_prompt_in_order(service: Runn
         messages=[
             message(chat_pb2.ROLE_SYSTEM, "S1"),
             message(chat_pb2.ROLE_ASSISTANT, "P1"),
-            message(chat_pb2.ROLE_USER, "A1", "B2\x00after\n" + script(echo=True)),
+            message(chat_pb2.ROLE_USER, "A1", "B2\x00after\n" + script(echo=True) + "\n"),
         ]
     )
     events = await service.events(

@@ -40,9 +40,9 @@ def test_all_problems_are_printed_at_once(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_what_does_not_fit_together_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        load(ServiceSettings, ["--tls-client-ca", str(tmp_path / "no.pem")], prog="service")
+        load(ServiceSettings, ["--tls-client-ca-file", str(tmp_path / "no.pem")], prog="service")
     text = capsys.readouterr().err
-    assert "--tls-client-ca needs --tls-cert" in text
+    assert "--tls-client-ca-file needs --tls-cert-file" in text
     assert "no such file" in text
 
 

@@ -1,0 +1,47 @@
+"""Client of the Headrace streaming inference service, and its generated stubs in `headrace.v1`.
+
+Names are loaded when they are first asked for, so that whoever wants the stubs
+alone does not load the client.
+"""
+
+__all__ = [
+    "AsyncClient",
+    "GenerationStream",
+    "HeadraceError",
+    "RequestFields",
+    "TlsConfig",
+    "__version__",
+    "errors",
+    "generate_text",
+]
+
+import importlib
+from typing import TYPE_CHECKING
+
+from headrace._version import __version__
+
+if TYPE_CHECKING:
+    from headrace import errors
+    from headrace._aio import AsyncClient
+    from headrace._channel import TlsConfig
+    from headrace._oneshot import generate_text
+    from headrace._requests import RequestFields
+    from headrace._stream import GenerationStream
+    from headrace.errors import HeadraceError
+
+_MODULES = {
+    "AsyncClient": "headrace._aio",
+    "GenerationStream": "headrace._stream",
+    "HeadraceError": "headrace.errors",
+    "RequestFields": "headrace._requests",
+    "TlsConfig": "headrace._channel",
+    "generate_text": "headrace._oneshot",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "errors":
+        return importlib.import_module("headrace.errors")
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

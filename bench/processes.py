@@ -1,0 +1,98 @@
+"""The processes under test, and what they cost by the operating system's own count."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+__all__ = ["Path", "running_path"]
+
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(slots=True)
+class Path:
+    """A running service and gateway."""
+
+    service: psutil.Process
+    gateway: psutil.Process
+    http_port: int
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Return user + system seconds of service and gateway so far."""
+        return _cpu_s(self.service), _cpu_s(self.gateway)
+
+    def rss_mb(self) -> dict[str, float]:
+        """Return the resident memory of both, in MB (10^6 bytes)."""
+        return {
+            "service": round(self.service.memory_info().rss / 1e6, 1),
+            "gateway": round(self.gateway.memory_info().rss / 1e6, 1),
+        }
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+@contextmanager
+def running_path() -> Iterator[Path]:
+    """Start service (simulator, no delay of its own) and gateway on free ports; end them with the block."""
+    grpc_port, http_port = _free_port(), _free_port()
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HEADRACE_", "OTEL_"))}
+    environment = clean | {
+        "HEADRACE_BACKEND": "simulator",
+        "HEADRACE_GRPC_PORT": str(grpc_port),
+        "HEADRACE_SIMULATOR_TOKEN_MS": "0",
+        "HEADRACE_LOG_LEVEL": "warning",
+        "HEADRACE_SHUTDOWN_GRACE_S": "0",
+        "HEADRACE_GATEWAY_PORT": str(http_port),
+        "HEADRACE_GATEWAY_TARGET": f"127.0.0.1:{grpc_port}",
+        "HEADRACE_GATEWAY_LOG_LEVEL": "warning",
+        "HEADRACE_GATEWAY_DRAIN_GRACE_S": "0",
+    }
+    started = [
+        subprocess.Popen([sys.executable, "-m", module], env=environment, start_new_session=True)
+        for module in ("service", "gateway")
+    ]
+    try:
+        _wait_until_ready(http_port, started)
+        yield Path(psutil.Process(started[0].pid), psutil.Process(started[1].pid), http_port)
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(http_port: int, processes: list[subprocess.Popen[bytes]]) -> None:
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < give_up:
+        if any(process.poll() is not None for process in processes):
+            raise SystemExit("bench: a process ended while it started; its log is above")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/readyz", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise SystemExit(f"bench: not ready after {START_TIMEOUT_S:.0f} s")

@@ -1,0 +1,79 @@
+"""The seam between one Generate call and the wire.
+
+It owns reading events one by one and telling how the call ended. Reading is
+most of the CPU that a streamed token costs a client, so this is the one place
+to exchange for a leaner reader. It must not know what the events mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import grpc
+
+from headrace.errors import Cancelled, error_from_rpc
+from headrace.v1 import generation_pb2 as pb
+
+__all__ = ["EventReader", "GrpcAioReader"]
+
+
+class EventReader(Protocol):
+    """One Generate call that has begun."""
+
+    async def read(self) -> pb.GenerateResponse | None:
+        """Return the next event, or None after a call that ended with OK.
+
+        Raises HeadraceError for every other end. A cancelled read cancels the
+        call.
+        """
+
+    async def header(self, key: str) -> str | None:
+        """Return one value of the initial metadata, waiting until the server has sent it."""
+
+    async def close(self) -> None:
+        """Cancel the call unless it ended; return at once, without waiting for the server."""
+
+
+class GrpcAioReader:
+    """Reads through grpc.aio.
+
+    It uses `call.read()`: `async for` over the call puts an async generator in
+    between, which cost 4 to 10 % more CPU per message (medians of 16 to 20
+    interleaved runs of 5000 to 6000 messages on a busy machine: 55 against
+    57 us, 68 against 76 us).
+    """
+
+    __slots__ = ("_call", "_read")
+
+    def __init__(self, call: grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]) -> None:
+        self._call = call
+        self._read: Callable[[], Awaitable[object]] = call.read
+
+    async def read(self) -> pb.GenerateResponse | None:
+        try:
+            event = await self._read()
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        except asyncio.CancelledError as error:
+            # grpc.aio raises this also for a call that the server ended with CANCELLED, and for
+            # a read after a cancelled read. Only a task that is being cancelled may see it.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling() == 0 and self._call.done():
+                message = await self._call.details() or "the call was cancelled"
+                raise Cancelled(message, status=grpc.StatusCode.CANCELLED) from error
+            raise
+        if event is grpc.aio.EOF:
+            return None
+        return event  # type: ignore[return-value]
+
+    async def header(self, key: str) -> str | None:
+        for name, value in await self._call.initial_metadata():
+            if name == key:
+                return value if isinstance(value, str) else None
+        return None
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await self._call.code()  # known at once after a cancel; leaves no task of grpc.aio behind

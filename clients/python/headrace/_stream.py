@@ -1,0 +1,217 @@
+"""One generation as the caller holds it: a context manager and an iterator of events.
+
+It owns the life of one Generate call, the order of its events, and what is
+kept of them. It must not know grpc: events come from an `EventReader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Final, NoReturn
+
+import grpc
+
+from headrace._reader import EventReader
+from headrace._telemetry import STREAM_MESSAGES, TIME_TO_FIRST_DELTA_S, CallSpan
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.v1 import generation_pb2 as pb
+from headrace.v1 import usage_pb2
+
+__all__ = ["GenerationStream"]
+
+REASON_PREFIX: Final = "FINISH_REASON_"
+REQUEST_ID_HEADER: Final = "x-request-id"
+STATUS_WAIT_S: Final = 1.0  # the status follows `completed` at once unless the network fails
+
+
+class GenerationStream:
+    """A generation in progress. Entering starts the call, leaving cancels what is left of it.
+
+    Iterating yields every event in order and raises HeadraceError if the call
+    fails, or if the stream has a gap or no end. One reader at a time. A read
+    that is cancelled cancels the call, and the CancelledError passes.
+
+    Filled while reading: `started`, `completed`, `usage`, `timing` (None until
+    they come), `choices_finished` and `finish_reasons` by choice index.
+    """
+
+    __slots__ = (
+        "_entered_s",
+        "_is_left",
+        "_is_over",
+        "_open",
+        "_reader",
+        "_sequence",
+        "_span",
+        "choices_finished",
+        "completed",
+        "request_id",
+        "started",
+        "time_to_first_delta_s",
+    )
+
+    def __init__(self, open_call: Callable[[], tuple[EventReader, CallSpan]]) -> None:
+        self._open = open_call
+        self._reader: EventReader | None = None
+        self._span: CallSpan | None = None
+        self._is_over = False  # the call has ended, one way or the other
+        self._is_left = False  # the block was left before that
+        self._sequence = 0
+        self._entered_s = 0.0
+        self.request_id: str | None = None  # as the server knows the request, set with `started`
+        self.started: pb.GenerationStarted | None = None
+        self.completed: pb.GenerationCompleted | None = None
+        self.choices_finished: dict[int, pb.ChoiceFinished] = {}
+        self.time_to_first_delta_s: float | None = None  # from entering, on the monotonic clock
+
+    async def __aenter__(self) -> GenerationStream:
+        if self._reader is not None:
+            raise RuntimeError("a generation can be entered once; call generate() again for another")
+        self._entered_s = time.perf_counter()
+        self._reader, self._span = self._open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._reader is None or self._is_over:
+            return
+        try:
+            if self.completed is not None and exc_type is None:
+                await self._await_status(self._reader)
+            await self._reader.close()
+        finally:
+            self._is_left = True
+            self._finish(None)
+
+    def __aiter__(self) -> AsyncIterator[pb.GenerateResponse]:
+        return self
+
+    async def __anext__(self) -> pb.GenerateResponse:
+        # Runs once per token: no more here than order, and the time of the first delta.
+        reader = self._reader
+        if reader is None or self._is_over or self._is_left:
+            raise self._end_of_iteration()
+        while True:
+            try:
+                event = await reader.read()
+            except HeadraceError as error:
+                self._finish(error)
+                raise
+            if event is None:
+                if self.completed is None:
+                    await self._reject(reader, "the stream ended without `completed`, so output may be missing")
+                self._finish(None)
+                raise StopAsyncIteration
+            sequence = self._sequence + 1
+            if event.sequence != sequence:
+                await self._reject(reader, f"event {event.sequence} came in place of event {sequence}")
+            self._sequence = sequence
+            if event.HasField("delta"):
+                if self.time_to_first_delta_s is None:
+                    await self._on_first_delta(event.delta, reader)
+                return event
+            if await self._keep(event, reader):
+                return event
+
+    @property
+    def usage(self) -> usage_pb2.Usage | None:
+        """Token counts, once the generation completed; unset counts are unknown."""
+        return self.completed.usage if self.completed is not None else None
+
+    @property
+    def timing(self) -> usage_pb2.Timing | None:
+        """The server's own timing, once the generation completed."""
+        return self.completed.timing if self.completed is not None else None
+
+    @property
+    def finish_reasons(self) -> dict[int, str]:
+        """Why each choice ended, so far: {0: "STOP"}; a number in text if this client does not know the name."""
+        return {index: _reason_name(choice.reason) for index, choice in self.choices_finished.items()}
+
+    async def deltas(self) -> AsyncIterator[str]:
+        """Yield the pieces of text of choice 0 as they come."""
+        async for event in self:
+            if event.HasField("delta") and event.delta.index == 0 and event.delta.text:
+                yield event.delta.text
+
+    async def text(self) -> str:
+        """Read what is left of the stream and return the text of choice 0 in it."""
+        return (await self.texts()).get(0, "")
+
+    async def texts(self) -> dict[int, str]:
+        """Read what is left of the stream and return the text in it by choice index."""
+        pieces: dict[int, list[str]] = {}
+        async for event in self:
+            if event.HasField("delta"):
+                pieces.setdefault(event.delta.index, []).append(event.delta.text)
+        return {index: "".join(texts) for index, texts in sorted(pieces.items())}
+
+    async def _keep(self, event: pb.GenerateResponse, reader: EventReader) -> bool:
+        """Keep what the caller may ask for later; return False for an event this client does not know."""
+        kind = event.WhichOneof("event")
+        if kind == "started":
+            self.started = event.started
+            self.request_id = await reader.header(REQUEST_ID_HEADER)
+        elif kind == "choice_finished":
+            self.choices_finished[event.choice_finished.index] = event.choice_finished
+        elif kind == "completed":
+            self.completed = event.completed
+        return kind is not None
+
+    async def _on_first_delta(self, delta: pb.ChoiceDelta, reader: EventReader) -> None:
+        if self.started is None:
+            await self._reject(reader, "output came before `started`")
+        if delta.text or delta.token_ids:
+            self.time_to_first_delta_s = time.perf_counter() - self._entered_s
+
+    async def _await_status(self, reader: EventReader) -> None:
+        """Take the status behind `completed`, so that a caller who stops there does not look like one who cancels."""
+        try:
+            async with asyncio.timeout(STATUS_WAIT_S):
+                if await reader.read() is None:
+                    self._finish(None)
+        except TimeoutError:
+            pass
+        except HeadraceError as error:
+            self._finish(error)
+
+    async def _reject(self, reader: EventReader, message: str) -> NoReturn:
+        error = ProtocolError(message, status=grpc.StatusCode.INTERNAL)
+        await reader.close()
+        self._finish(error)
+        raise error
+
+    def _finish(self, error: HeadraceError | None) -> None:
+        """Note the end, and end the span; only the first call counts."""
+        if self._is_over or self._span is None:
+            return
+        self._is_over = True
+        span = self._span
+        span.set(STREAM_MESSAGES, self._sequence)
+        if self.time_to_first_delta_s is not None:
+            span.set(TIME_TO_FIRST_DELTA_S, self.time_to_first_delta_s)
+        if error is not None:
+            error.events_received = self._sequence
+            span.end_error(error)
+        elif self._is_left:
+            span.end_cancelled()
+        else:
+            span.end_ok()
+
+    def _end_of_iteration(self) -> Exception:
+        if self._reader is None:
+            return RuntimeError("a generation is read inside its block: async with client.generate(...) as stream")
+        if not self._is_left:
+            return StopAsyncIteration()
+        return RuntimeError("this generation was left; nothing more can be read from it")
+
+
+def _reason_name(reason: pb.FinishReason) -> str:
+    try:
+        return pb.FinishReason.Name(reason).removeprefix(REASON_PREFIX)
+    except ValueError:  # of a newer server
+        return str(reason)

@@ -1,0 +1,44 @@
+"""The group of commands, and how the process ends.
+
+It owns exit codes: 0 done, 1 a call failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from headrace._version import __version__
+from headrace.cli._chat import chat
+from headrace.cli._connection import INTERRUPTED
+from headrace.cli._generate import generate
+from headrace.cli._models import models
+from headrace.cli._ttft import ttft
+
+__all__ = ["app", "run"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="headrace")
+def app() -> None:
+    """Talk to a Headrace streaming inference service."""
+
+
+app.add_command(chat)
+app.add_command(generate)
+app.add_command(models)
+app.add_command(ttft)
+
+
+def run() -> None:
+    """Run the command in sys.argv and exit the process."""
+    try:
+        # Not standalone: click would turn Ctrl-C into exit code 1.
+        result = app.main(prog_name="headrace", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    sys.exit(result if isinstance(result, int) else 0)

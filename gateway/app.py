@@ -1,0 +1,227 @@
+"""The HTTP application: routes, and what stands behind them while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi_offline import FastAPIOffline
+from opentelemetry import metrics, trace
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.body import read_json_body
+from gateway.config import GatewaySettings
+from gateway.event_stream import StreamTimes
+from gateway.exchange import exchange_of
+from gateway.generation import GenerationResponse, Generations, draining, error_response
+from gateway.openai import documents
+from gateway.openai.chat import ChatRequest
+from gateway.openai.completions import CompletionRequest
+from gateway.openai.errors import ApiError, internal, invalid_request
+from gateway.openai.models import model_document, model_list_document
+from gateway.openai.requests import Endpoint, parse
+from gateway.openapi import error_responses, generation_operation, install_openapi
+from gateway.outermost import OutermostLayer
+from gateway.telemetry import GatewayTelemetry
+from gateway.timeouts import timeout_s
+from gateway.upstream import Upstream
+
+__all__ = ["Gateway"]
+
+_EXPOSED_HEADERS: Final = ("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms")
+# Browsers keep a preflight's answer at most this long.
+_PREFLIGHT_AGE_S: Final = 7200
+_NO_TELEMETRY_OF_ITS_OWN: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
+
+
+class Gateway:
+    """The ASGI application. Its channel to the service lives from lifespan startup to shutdown."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        version: str = "0",
+        tracers: trace.TracerProvider | None = None,
+        meters: metrics.MeterProvider | None = None,
+    ) -> None:
+        self.settings = settings
+        self.is_leaving = False  # /readyz says no
+        self.is_refusing = False  # new generations are refused
+        self._generations: Generations | None = None
+        api = _api(self, version)
+        app: ASGIApp = api
+        if settings.cors_origins:
+            app = CORSMiddleware(
+                api,
+                allow_origins=settings.cors_origins,
+                allow_methods=("GET", "HEAD", "POST", "OPTIONS"),
+                # Mirrors what is asked for: the SDKs add headers with every release.
+                allow_headers=("*",),
+                expose_headers=_EXPOSED_HEADERS,
+                max_age=_PREFLIGHT_AGE_S,
+            )
+        telemetry = GatewayTelemetry(settings.trust_inbound_trace, tracers=tracers, meters=meters)
+        self._app = OutermostLayer(app, telemetry, lambda: self.is_leaving)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        await self._app(scope, receive, send)
+
+    @property
+    def generations(self) -> Generations:
+        """The running generations; the application must have started."""
+        assert self._generations is not None, "the application has not started"
+        return self._generations
+
+    def end_all(self) -> None:
+        """End every running generation with an error; for the end of a shutdown's grace."""
+        if self._generations is not None:
+            self._generations.end_all()
+
+    @asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        """Hold the channel to the service open."""
+        upstream = Upstream(self.settings)
+        times = StreamTimes(
+            status_hold_s=self.settings.status_hold_s,
+            heartbeat_s=self.settings.heartbeat_s,
+            send_timeout_s=self.settings.send_timeout_s,
+        )
+        self._generations = Generations(upstream, times)
+        try:
+            yield
+        finally:
+            await upstream.close()
+
+    async def accept(self, endpoint: Endpoint, request: Request) -> Response:
+        """Return the response to a generation request. ApiError if it is refused here."""
+        if self.is_refusing:
+            raise draining()
+        limit_s = timeout_s(
+            request.headers, default_s=self.settings.default_timeout_s, max_s=self.settings.max_timeout_s
+        )
+        body = await read_json_body(
+            request.headers,
+            request.receive,
+            limit_bytes=self.settings.body_limit_bytes,
+            timeout_s=self.settings.body_timeout_s,
+        )
+        return GenerationResponse(self.generations, parse(endpoint, body), limit_s)
+
+    async def not_ready_because(self) -> str | None:
+        """Return why no requests should come here; None if they may."""
+        if self.is_leaving:
+            return "the gateway is shutting down"
+        if not await self.generations.upstream.is_serving():
+            return "the inference service does not report that it is serving"
+        return None
+
+
+def _api(gateway: Gateway, version: str) -> FastAPI:
+    common: dict[str, Any] = {
+        "title": "Headrace",
+        "version": version,
+        "description": "OpenAI-shaped HTTP API of a gRPC streaming inference service.",
+        "lifespan": gateway.lifespan,
+        # A redirect of a POST loses its body in many clients.
+        "redirect_slashes": False,
+        "telemetry": _NO_TELEMETRY_OF_ITS_OWN,
+    }
+    if gateway.settings.docs:
+        api = FastAPIOffline(docs_url="/docs", redoc_url=None, **common)
+    else:
+        api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, **common)
+    api.add_exception_handler(ApiError, _on_api_error)
+    api.add_exception_handler(HTTPException, _on_http_exception)
+    api.add_exception_handler(Exception, _on_bug)
+    install_openapi(api)
+
+    @api.post(
+        "/v1/chat/completions",
+        tags=["generation"],
+        **generation_operation(ChatRequest, documents.ChatCompletion, documents.ChatCompletionChunk),
+    )
+    async def create_chat_completion(request: Request) -> Response:
+        """Continue a conversation."""
+        return await gateway.accept(Endpoint.CHAT, request)
+
+    @api.post(
+        "/v1/completions",
+        tags=["generation"],
+        **generation_operation(CompletionRequest, documents.Completion, documents.CompletionChunk),
+    )
+    async def create_completion(request: Request) -> Response:
+        """Continue a text."""
+        return await gateway.accept(Endpoint.COMPLETION, request)
+
+    @api.get("/v1/models", tags=["models"], response_model=documents.ModelList, responses=error_responses(503, 504))
+    async def list_models() -> Response:
+        """List the models of the service."""
+        return JSONResponse(model_list_document(await gateway.generations.upstream.list_models()))
+
+    @api.get(
+        "/v1/models/{model:path}",
+        tags=["models"],
+        response_model=documents.Model,
+        responses=error_responses(404, 503, 504),
+    )
+    async def get_model(model: str, request: Request) -> Response:
+        """Get one model by id or alias; ids may contain slashes."""
+        if not model:
+            raise _unknown_url(request)
+        return JSONResponse(model_document(await gateway.generations.upstream.get_model(model)))
+
+    @api.get("/healthz", tags=["health"])
+    async def is_alive() -> dict[str, str]:
+        """Say that the process lives; asks nobody else."""
+        return {"status": "ok"}
+
+    @api.get("/readyz", tags=["health"], responses={503: {"description": "Not now; the body says why."}})
+    async def is_ready() -> Response:
+        """Say whether requests should come here; answers within a second."""
+        reason = await gateway.not_ready_because()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+
+    return api
+
+
+def _on_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    exchange_of(request.scope).fail(error)
+    return error_response(error)
+
+
+def _on_http_exception(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    if problem.status_code == 405:
+        allowed = sorted({*_methods(problem)} | ({"HEAD"} if "GET" in _methods(problem) else set()))
+        error = invalid_request(
+            f"Only {' and '.join(allowed)} requests are accepted.", code="method_not_supported", http_status=405
+        )
+        response = _on_api_error(request, error)
+        response.headers["allow"] = ", ".join(allowed)
+        return response
+    if problem.status_code == 404:
+        return _on_api_error(request, _unknown_url(request))
+    return _on_api_error(request, invalid_request(str(problem.detail), http_status=problem.status_code))
+
+
+def _on_bug(request: Request, _problem: Exception) -> Response:
+    # The framework raises it again behind this answer, and the outermost layer logs it.
+    return _on_api_error(request, internal())
+
+
+def _methods(problem: HTTPException) -> list[str]:
+    return [method.strip() for method in (problem.headers or {}).get("Allow", "").split(",") if method.strip()]
+
+
+def _unknown_url(request: Request) -> ApiError:
+    return invalid_request(f"Invalid URL ({request.method} {request.url.path[:256]})", http_status=404)

@@ -1,0 +1,80 @@
+"""Reads a request body: bounded in size and time, JSON or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from gateway.exchange import CLIENT_LEFT
+from gateway.openai.errors import ApiError, invalid_request
+
+__all__ = ["read_json_body"]
+
+
+async def read_json_body(headers: Headers, receive: Receive, *, limit_bytes: int, timeout_s: float) -> bytes:
+    """Return the whole body.
+
+    ApiError 415 for a body that says it is something else than JSON, 413 above
+    `limit_bytes` (at once if the length is announced), 408 if it is not there
+    in time, 499 if the client left. A body without a content type counts as
+    JSON, because small clients send none; not from a browser, which could send
+    it from any page without a preflight.
+    """
+    _check_type(headers.get("content-type"), headers.get("content-encoding"), is_browser="origin" in headers)
+    announced = headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise _too_large(limit_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(receive, limit_bytes)
+    except TimeoutError:
+        raise ApiError(
+            408, "invalid_request_error", f"The request body did not arrive within {timeout_s:g} seconds.",
+            code="request_timeout",
+        ) from None  # fmt: skip
+
+
+async def _read(receive: Receive, limit_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _client_left()
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _client_left() -> ApiError:
+    text = "The client left before its request was complete."
+    return ApiError(499, "invalid_request_error", text, reason=CLIENT_LEFT)
+
+
+def _check_type(content_type: str | None, content_encoding: str | None, *, is_browser: bool) -> None:
+    if content_encoding not in {None, "", "identity"}:
+        raise invalid_request(
+            "The request body must not be compressed.", code="unsupported_content_encoding", http_status=415
+        )
+    default = "none" if is_browser else "application/json"
+    media_type = (content_type or default).partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise invalid_request(
+            f"Unsupported content type '{media_type[:64]}': the body must be JSON, sent as application/json.",
+            code="unsupported_content_type",
+            http_status=415,
+        )
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return invalid_request(
+        f"The request body is larger than this server takes ({limit_bytes} bytes).",
+        code="request_too_large",
+        http_status=413,
+    )

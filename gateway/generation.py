@@ -1,0 +1,192 @@
+"""Serves one generation over HTTP: as a stream of events or as one document.
+
+It ties together the request's life, the call to the service, the reader of its
+events and the response. Whatever happens, the call is cancelled when the
+client is gone, and a client that is there gets one clear end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.event_stream import EventStream, StreamTimes
+from gateway.exchange import Exchange, exchange_of
+from gateway.lifetime import EndCause, Lifetime
+from gateway.openai.chunks import ChunkStream
+from gateway.openai.errors import ApiError, by_reason, internal
+from gateway.openai.requests import GenerationCall
+from gateway.openai.responses import ContractError, WholeAnswer
+from gateway.upstream import Upstream, metadata_from
+from headrace import GenerationStream
+
+__all__ = ["GenerationResponse", "Generations", "draining", "error_response"]
+
+logger = logging.getLogger(__name__)
+
+# For the last event of a stream that is cut by a shutdown: a reader that does
+# not take it in this time has stopped reading.
+_LAST_WORD_S: Final = 2.0
+
+
+def draining() -> ApiError:
+    """Return what is said while the gateway shuts down."""
+    outcome = by_reason["DRAINING"]
+    return ApiError(
+        outcome.http_status,
+        outcome.type,
+        "The server is shutting down. Please try again.",
+        code=outcome.code,
+        should_retry=outcome.should_retry,
+        reason="DRAINING",
+    )
+
+
+def error_response(error: ApiError) -> Response:
+    """Return the response that tells of `error`."""
+    return Response(error.document(), error.http_status, error.headers(), media_type="application/json")
+
+
+class Generations:
+    """What generations share: the service, the clocks, and the set of those that run."""
+
+    def __init__(self, upstream: Upstream, times: StreamTimes) -> None:
+        self.upstream = upstream
+        self.times = times
+        self.running: set[Lifetime] = set()
+
+    def end_all(self) -> None:
+        """End every running generation, with an error that says that the server is shutting down."""
+        for lifetime in tuple(self.running):
+            lifetime.end(EndCause.DRAINED)
+
+
+class GenerationResponse(Response):
+    """The response to one generation request; runs the generation while it is sent."""
+
+    def __init__(self, generations: Generations, call: GenerationCall, timeout_s: float) -> None:
+        # The base class would build headers and a body, which come later here.
+        self.background = None
+        self._generations = generations
+        self._call = call
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the generation in the calling task; cancelling it cancels the call to the service."""
+        exchange = exchange_of(scope)
+        exchange.call = self._call
+        lifetime = Lifetime(receive, self._generations.running)
+        events = self._generations.upstream.generate(
+            self._call.request,
+            timeout_s=self._timeout_s,
+            metadata=metadata_from(Headers(scope=scope), exchange.request_id),
+            context=exchange.context,
+            naming=self._call.naming,
+        )
+        if self._call.stream:
+            await self._stream(exchange, lifetime, events, send)
+        else:
+            response = await self._answer(exchange, lifetime, events)
+            if response is not None:
+                await response(scope, receive, send)
+
+    async def _stream(
+        self,
+        exchange: Exchange,
+        lifetime: Lifetime,
+        generation: AbstractAsyncContextManager[GenerationStream],
+        send: Send,
+    ) -> None:
+        def stall() -> None:
+            lifetime.end(EndCause.STALLED)
+
+        out = EventStream(send, exchange.send, self._generations.times, stall)
+        async with lifetime, out:
+            try:
+                last = await self._pump(exchange, generation, out)
+            except Exception as problem:  # the client gets one end, whatever it was
+                lifetime.finish()
+                await out.fail(_told(exchange, problem))
+            else:
+                lifetime.finish()
+                await out.close(last)
+        if lifetime.cause is None:
+            return
+        exchange.outcome = lifetime.cause.value
+        if lifetime.cause is EndCause.DRAINED:
+            exchange.error = draining()
+            try:
+                async with asyncio.timeout(_LAST_WORD_S):
+                    await out.fail(exchange.error)
+            except TimeoutError:
+                pass
+        if lifetime.cause is not EndCause.DISCONNECTED and not out.has_ended:
+            await exchange.cut()
+
+    async def _pump(
+        self, exchange: Exchange, generation: AbstractAsyncContextManager[GenerationStream], out: EventStream
+    ) -> bytes:
+        """Send everything but the last events, which wait for the call's status, and return those."""
+        reader = exchange.reader = ChunkStream(self._call, int(time.time()))
+        last = b""
+        async with generation as events:
+            async for event in events:
+                frame = reader.feed(event)
+                if reader.is_complete:
+                    last = frame
+                elif frame:
+                    await out.write(frame)
+                    if exchange.first_output_s is None and reader.has_output:
+                        exchange.first_output_s = exchange.elapsed_s()
+                elif reader.has_started:
+                    await out.open()
+        reader.check_complete()
+        return last
+
+    async def _answer(
+        self, exchange: Exchange, lifetime: Lifetime, generation: AbstractAsyncContextManager[GenerationStream]
+    ) -> Response | None:
+        """Return the whole answer, or what went wrong; None if nobody is there to be told."""
+        reader = exchange.reader = WholeAnswer(self._call, int(time.time()))
+        body = b""
+        async with lifetime:
+            try:
+                async with generation as events:
+                    async for event in events:
+                        body = reader.feed(event) or body
+                        if exchange.first_output_s is None and reader.has_output:
+                            exchange.first_output_s = exchange.elapsed_s()
+                reader.check_complete()
+            except Exception as problem:  # the client gets one end, whatever it was
+                lifetime.finish()
+                return error_response(_told(exchange, problem))
+            lifetime.finish()
+        if lifetime.cause is not None:
+            exchange.outcome = lifetime.cause.value
+            if lifetime.cause is EndCause.DISCONNECTED:
+                return None
+            exchange.error = draining()
+            return error_response(exchange.error)
+        headers = {"openai-processing-ms": str(round(exchange.elapsed_s() * 1000))}
+        return Response(body, media_type="application/json", headers=headers)
+
+
+def _told(exchange: Exchange, problem: Exception) -> ApiError:
+    """Return what the client is told about `problem`; what it must not be told goes to the log."""
+    if isinstance(problem, ApiError):
+        error = problem
+    elif isinstance(problem, ContractError):
+        logger.error("the service broke the contract: %s", problem, extra={"request_id": exchange.request_id})
+        error = internal()
+    else:
+        logger.error("a generation failed", exc_info=problem, extra={"request_id": exchange.request_id})
+        error = internal()
+    exchange.fail(error)
+    return error

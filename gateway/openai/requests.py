@@ -1,0 +1,110 @@
+"""From the bytes of a request body to a request of the contract, or to one refusal.
+
+The body is parsed and checked in one pass by the schema library, which bounds
+the nesting. Of two members with the same name the last counts, here and for
+everything behind: nothing else reads the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from pydantic import ValidationError
+
+from gateway.openai.chat import ChatRequest
+from gateway.openai.completions import CompletionRequest
+from gateway.openai.errors import Naming
+from gateway.openai.problems import error_from_validation
+from headrace.v1 import generation_pb2 as gen
+
+__all__ = ["Endpoint", "GenerationCall", "parse"]
+
+
+class Endpoint(Enum):
+    """The two shapes of a generation. The value is OpenTelemetry's operation name."""
+
+    CHAT = "chat"
+    COMPLETION = "text_completion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationCall:
+    """What one HTTP request asks for: the contract's request and how to answer."""
+
+    endpoint: Endpoint
+    request: gen.GenerateRequest
+    stream: bool
+    include_usage: bool
+    naming: Naming
+
+    @property
+    def choices(self) -> int:
+        """Return how many choices end before the generation is complete."""
+        return self.request.choice_count if self.request.HasField("choice_count") else 1
+
+
+_COMMON_NAMES: Final[Mapping[str, str]] = {
+    "model": "model",
+    "choice_count": "n",
+    "sampling": "sampling",
+    "sampling.temperature": "temperature",
+    "sampling.top_p": "top_p",
+    "sampling.top_k": "top_k",
+    "sampling.min_p": "min_p",
+    "sampling.frequency_penalty": "frequency_penalty",
+    "sampling.presence_penalty": "presence_penalty",
+    "sampling.repetition_penalty": "repetition_penalty",
+    "sampling.seed": "seed",
+    "sampling.max_output_tokens": "max_tokens",
+    "sampling.min_output_tokens": "min_tokens",
+    "sampling.logit_bias": "logit_bias",
+    "sampling.ignore_eos": "ignore_eos",
+    "stop": "stop",
+    "stop.sequences": "stop",
+    "stop.token_ids": "stop_token_ids",
+    "stop.include_in_output": "include_stop_str_in_output",
+    "output": "logprobs",
+    "output.logprobs": "logprobs",
+    "output.top_logprobs": "top_logprobs",
+    "constraint": "response_format",
+    "constraint.json_schema": "response_format.json_schema.schema",
+}
+_CHAT_NAMES: Final[Mapping[str, str]] = {
+    "input": "messages",
+    "chat": "messages",
+    "chat.messages": "messages",
+    "chat.template_args": "chat_template_kwargs",
+}
+_COMPLETION_NAMES: Final[Mapping[str, str]] = {
+    "input": "prompt",
+    "prompt": "prompt",
+    "tokens": "prompt",
+    "tokens.ids": "prompt",
+    "output.top_logprobs": "logprobs",
+}
+
+
+def parse(endpoint: Endpoint, body: bytes) -> GenerationCall:
+    """Return what `body` asks for; ApiError (400) that names every problem if it is not a valid request."""
+    schema = ChatRequest if endpoint is Endpoint.CHAT else CompletionRequest
+    try:
+        asked = schema.model_validate_json(body)
+    except ValidationError as error:
+        raise error_from_validation(error) from None
+    own = _CHAT_NAMES if endpoint is Endpoint.CHAT else _COMPLETION_NAMES
+    limit = asked.output_limit()
+    spelled = {"sampling.max_output_tokens": limit[1]} if limit else {}
+    return GenerationCall(
+        endpoint=endpoint,
+        request=asked.to_proto(),
+        stream=bool(asked.stream),
+        include_usage=asked.wants_usage,
+        naming=Naming(
+            fields={**_COMMON_NAMES, **own, **spelled},
+            prompt="messages" if endpoint is Endpoint.CHAT else "prompt",
+            model=asked.model,
+        ),
+    )

@@ -1,0 +1,203 @@
+"""From the events of a generation to OpenAI documents: the state machine and the whole answer.
+
+`started (delta | choice_finished)* completed` is checked here once, for
+streams and whole answers alike, so that both say the same. What breaks the
+order is a `ContractError`: a cut or garbled stream never looks like
+success. Events that this version does not know are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from gateway.openai.requests import GenerationCall
+from gateway.openai.shapes import shape_of
+from headrace.v1 import generation_pb2 as gen
+from headrace.v1 import usage_pb2
+
+__all__ = [
+    "ContractError",
+    "GenerationReader",
+    "WholeAnswer",
+    "finish_reasons",
+    "timing_document",
+    "usage_document",
+]
+
+# The API has one word for every way of running out of room.
+finish_reasons: Final[Mapping[int, str]] = {
+    gen.FINISH_REASON_STOP: "stop",
+    gen.FINISH_REASON_LENGTH: "length",
+    gen.FINISH_REASON_CONTEXT_LENGTH: "length",
+    gen.FINISH_REASON_TIME_LIMIT: "length",
+}
+
+
+class ContractError(Exception):
+    """The service sent what the contract does not allow."""
+
+
+class GenerationReader(ABC):
+    """Reads the events of one generation in order.
+
+    `created_s` is the Unix time shown if the service does not tell its own.
+    Facts for logs and spans are filled in as they come.
+    """
+
+    def __init__(self, call: GenerationCall, created_s: int) -> None:
+        self.shape = shape_of(call.endpoint)
+        self.generation_id = ""
+        self.model = call.request.model
+        self.fingerprint = ""
+        self.created_s = created_s
+        self.has_started = False
+        self.has_output = False  # some text came
+        self.is_complete = False
+        self.finished: dict[int, str] = {}  # choice index -> finish_reason
+        self.usage: usage_pb2.Usage | None = None
+        self.timing: usage_pb2.Timing | None = None
+        self._choices = call.choices
+        self._wants_logprobs = call.request.output.logprobs
+
+    def feed(self, event: gen.GenerateResponse) -> bytes:
+        """Take one event; return what is to be sent now, possibly nothing.
+
+        ContractError if the event may not come here.
+        """
+        kind = event.WhichOneof("event")
+        if kind == "delta":
+            return self._on_delta(event.delta)
+        if kind == "started":
+            return self._start(event.started)
+        if kind == "choice_finished":
+            return self._finish(event.choice_finished)
+        if kind == "completed":
+            return self._complete(event.completed)
+        return b""
+
+    def check_complete(self) -> None:
+        """ContractError unless the generation was seen to its end."""
+        if not self.is_complete:
+            raise ContractError("the stream ended before the generation was complete")
+
+    @abstractmethod
+    def _on_delta(self, delta: gen.ChoiceDelta) -> bytes: ...
+
+    @abstractmethod
+    def _on_finished(self, index: int, finish_reason: str) -> bytes: ...
+
+    @abstractmethod
+    def _on_completed(self) -> bytes: ...
+
+    def _start(self, started: gen.GenerationStarted) -> bytes:
+        if self.has_started:
+            raise ContractError("started came twice")
+        self.has_started = True
+        self.generation_id = started.generation_id
+        self.model = started.model or self.model
+        self.fingerprint = started.fingerprint
+        if started.HasField("create_time"):
+            self.created_s = started.create_time.seconds
+        return b""
+
+    def _finish(self, finished: gen.ChoiceFinished) -> bytes:
+        self._check_open(finished.index)
+        reason = finish_reasons.get(finished.reason)
+        if reason is None:
+            raise ContractError(f"finish reason {finished.reason} is unknown")
+        self.finished[finished.index] = reason
+        return self._on_finished(finished.index, reason)
+
+    def _complete(self, completed: gen.GenerationCompleted) -> bytes:
+        if self.is_complete or len(self.finished) != self._choices:
+            raise ContractError("completed came before every choice had ended, or twice")
+        self.is_complete = True
+        self.usage = completed.usage
+        self.timing = completed.timing if completed.HasField("timing") else None
+        return self._on_completed()
+
+    def _check_open(self, index: int) -> None:
+        if not self.has_started or index in self.finished or not 0 <= index < self._choices:
+            raise ContractError(f"choice {index} is not open")
+
+
+class WholeAnswer(GenerationReader):
+    """Collects a generation into one document; `feed` returns nothing until then."""
+
+    def __init__(self, call: GenerationCall, created_s: int) -> None:
+        super().__init__(call, created_s)
+        self._texts: dict[int, list[str]] = {}
+        self._tokens: dict[int, list[gen.TokenLogprob]] = {}
+
+    def _on_delta(self, delta: gen.ChoiceDelta) -> bytes:
+        self._check_open(delta.index)
+        if delta.text:
+            self.has_output = True
+            self._texts.setdefault(delta.index, []).append(delta.text)
+        if self._wants_logprobs:
+            self._tokens.setdefault(delta.index, []).extend(delta.logprobs)
+        return b""
+
+    def _on_finished(self, index: int, finish_reason: str) -> bytes:  # noqa: ARG002 - kept by the base class
+        return b""
+
+    def _on_completed(self) -> bytes:
+        choices = [
+            self.shape.choice(
+                index,
+                "".join(self._texts.get(index, ())),
+                self._tokens.get(index, []) if self._wants_logprobs else None,
+                finish_reason,
+            )
+            for index, finish_reason in sorted(self.finished.items())
+        ]
+        document = {
+            "id": self.shape.id_prefix + self.generation_id,
+            "object": self.shape.answer_object,
+            "created": self.created_s,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint or None,
+            "choices": choices,
+            "usage": usage_document(self.usage),
+        }
+        if self.timing is not None:
+            document["timing"] = timing_document(self.timing)
+        return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def usage_document(usage: usage_pb2.Usage | None) -> dict[str, Any] | None:
+    """Return the `usage` member; None if a count is unknown, because zeros would be false."""
+    if usage is None or not (usage.HasField("prompt_token_count") and usage.HasField("output_token_count")):
+        return None
+    document: dict[str, Any] = {
+        "prompt_tokens": usage.prompt_token_count,
+        "completion_tokens": usage.output_token_count,
+        "total_tokens": usage.prompt_token_count + usage.output_token_count,
+    }
+    if usage.HasField("cached_prompt_token_count"):
+        document["prompt_tokens_details"] = {"cached_tokens": usage.cached_prompt_token_count}
+    return document
+
+
+def timing_document(timing: usage_pb2.Timing) -> dict[str, float | None]:
+    """Return the vendor member `timing`: milliseconds on the service's clock, null where a point was not reached."""
+    return {
+        "queue_ms": _milliseconds(timing, "queue_duration"),
+        "prefill_ms": _milliseconds(timing, "prefill_duration"),
+        "time_to_first_token_ms": _milliseconds(timing, "time_to_first_token"),
+        "decode_ms": _milliseconds(timing, "decode_duration"),
+        "total_ms": _milliseconds(timing, "total_duration"),
+        "output_tokens_per_second": round(timing.output_tokens_per_second, 3),
+    }
+
+
+def _milliseconds(timing: usage_pb2.Timing, field: str) -> float | None:
+    if not timing.HasField(field):
+        return None
+    duration: Duration = getattr(timing, field)
+    return round(duration.seconds * 1e3 + duration.nanos / 1e6, 3)

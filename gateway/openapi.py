@@ -1,0 +1,100 @@
+"""The OpenAPI document of the gateway.
+
+Bodies are parsed by `gateway.openai.requests` and not by the framework, so
+their schemas are put into the document here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from gateway.openai import documents
+from gateway.openai.chat import ChatRequest
+from gateway.openai.completions import CompletionRequest
+from gateway.timeouts import REQUEST_TIMEOUT
+
+__all__ = ["error_responses", "generation_operation", "install_openapi"]
+
+_REF: Final = "#/components/schemas/"
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    ChatRequest,
+    CompletionRequest,
+    documents.ChatCompletion,
+    documents.ChatCompletionChunk,
+    documents.Completion,
+    documents.CompletionChunk,
+    documents.ErrorDocument,
+    documents.Model,
+    documents.ModelList,
+)
+_ERRORS: Final = {
+    400: "The request is wrong; the message names every problem.",
+    404: "No model has this name.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    500: "A fault of the server.",
+    503: "Overloaded, loading or shutting down; see retry-after.",
+    504: "The deadline passed.",
+}
+
+Json = dict[str, Any]
+
+
+def error_responses(*statuses: int) -> dict[int | str, Json]:
+    """Return the `responses` of an operation for these statuses."""
+    return {status: {"description": _ERRORS[status], "content": _json("ErrorDocument")} for status in statuses}
+
+
+def generation_operation(request: type[BaseModel], answer: type[BaseModel], chunk: type[BaseModel]) -> Json:
+    """Return what the framework cannot know of a generation endpoint: keywords for its route."""
+    stream = {
+        "description": f"Server-sent events; each data line is one {chunk.__name__}, the last is [DONE]. "
+        "A failure on the way is an ErrorDocument as the last event. Comment lines keep the connection alive.",
+        "schema": {"type": "string"},
+        "itemSchema": {"$ref": _REF + chunk.__name__},
+    }
+    success = {
+        "description": "The whole answer, or a stream of events.",
+        "content": {**_json(answer.__name__), "text/event-stream": stream},
+    }
+    timeout = {
+        "name": "Request-Timeout-Ms",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 1},
+        "description": "Deadline of the request in milliseconds.",
+    }
+    assert timeout["name"].lower() == REQUEST_TIMEOUT  # type: ignore[attr-defined]
+    return {
+        "responses": {200: success, **error_responses(*_ERRORS)},
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": _json(request.__name__)},
+            "parameters": [timeout],
+        },
+    }
+
+
+def install_openapi(app: FastAPI) -> None:
+    """Make `app` serve a document with the schemas of bodies and answers in it."""
+
+    def document() -> Json:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _, definitions = models_json_schema(
+                [(model, "validation") for model in _MODELS], ref_template=_REF + "{model}"
+            )
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(definitions.get("$defs", {}))
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # the framework's documented way
+
+
+def _json(name: str) -> Json:
+    return {"application/json": {"schema": {"$ref": _REF + name}}}

@@ -1,0 +1,192 @@
+"""What is recorded of an exchange: one span, a few metrics, one log line. Nothing per event.
+
+Uses the OpenTelemetry API only. Names of models and routes on metrics come from
+the service and from route templates, never from the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from gateway.config import InboundTrace
+from gateway.exchange import Exchange
+from runtime import semconv
+
+__all__ = ["GatewayTelemetry"]
+
+access_log = logging.getLogger("gateway.requests")
+
+_KNOWN_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_PROBES: Final = frozenset({"/healthz", "/readyz"})
+_OTHER: Final = "_OTHER"
+
+Attributes = dict[str, AttributeValue]
+
+
+class GatewayTelemetry:
+    """Tracer and instruments of the gateway; providers are the global ones unless given."""
+
+    def __init__(
+        self,
+        trust_inbound_trace: InboundTrace,
+        *,
+        tracers: trace.TracerProvider | None = None,
+        meters: metrics.MeterProvider | None = None,
+    ) -> None:
+        self._trust = trust_inbound_trace
+        self._propagator = TraceContextTextMapPropagator()
+        self._tracer = trace.get_tracer("headrace.gateway", tracer_provider=tracers)
+        meter = metrics.get_meter("headrace.gateway", meter_provider=meters)
+        self._http_duration = meter.create_histogram(
+            semconv.METRIC_HTTP_SERVER_DURATION,
+            unit="s",
+            description="Request received to the last byte of the answer handed over, or to the client's leaving.",
+            explicit_bucket_boundaries_advisory=list(semconv.RPC_BOUNDS),
+        )
+        self._active = meter.create_up_down_counter(
+            "http.server.active_requests", unit="{request}", description="Requests being served."
+        )
+        self._duration = meter.create_histogram(
+            semconv.METRIC_CLIENT_DURATION,
+            unit="s",
+            description="Whole generation as the gateway sees it.",
+            explicit_bucket_boundaries_advisory=list(semconv.DURATION_BOUNDS),
+        )
+        self._ttfc = meter.create_histogram(
+            semconv.METRIC_CLIENT_TTFC,
+            unit="s",
+            description="Request received to the first text handed over; streams only.",
+            explicit_bucket_boundaries_advisory=list(semconv.TTFT_BOUNDS),
+        )
+        self._outcomes = meter.create_counter(
+            "headrace.gateway.generations", unit="{request}", description="Generations by how they ended."
+        )
+
+    def start(self, scope: Scope, headers: Headers) -> tuple[Span, Context]:
+        """Start the SERVER span of a request; return it and the context that holds it."""
+        parent, links = self._inbound(headers)
+        method = _method(scope)
+        attributes: Attributes = {
+            semconv.HTTP_REQUEST_METHOD: method,
+            semconv.URL_PATH: scope["path"][:256],
+            semconv.URL_SCHEME: scope["scheme"],
+        }
+        if agent := headers.get("user-agent"):
+            attributes[semconv.USER_AGENT] = agent[:256]
+        # Never made current: a context that is attached in one task must not be
+        # detached in another. It is handed on instead.
+        span = self._tracer.start_span(
+            method if method != _OTHER else "HTTP", parent, SpanKind.SERVER, attributes=attributes, links=links
+        )
+        self._active.add(1, {semconv.HTTP_REQUEST_METHOD: method})
+        return span, trace.set_span_in_context(span, parent)
+
+    def end(self, scope: Scope, exchange: Exchange, span: Span, route: str | None) -> None:
+        """End the span and record the request. `route` is the template, None if no route matched."""
+        duration_s = exchange.elapsed_s()
+        method = _method(scope)
+        status = exchange.status if exchange.status is not None else 499
+        error_type = _error_type(exchange, status)
+        http: Attributes = {
+            semconv.HTTP_REQUEST_METHOD: method,
+            semconv.URL_SCHEME: scope["scheme"],
+            semconv.HTTP_STATUS_CODE: status,
+        }
+        if route is not None:
+            http[semconv.HTTP_ROUTE] = route
+            span.update_name(f"{method} {route}")
+        if error_type is not None:
+            http[semconv.ERROR_TYPE] = error_type
+        self._active.add(-1, {semconv.HTTP_REQUEST_METHOD: method})
+        self._http_duration.record(duration_s, http, context=exchange.context)
+        span.set_attributes({**http, semconv.REQUEST_ID: exchange.request_id, semconv.OUTCOME: exchange.outcome})
+        if exchange.error is not None and exchange.error.reason is not None:
+            span.set_attribute(semconv.ERROR_REASON, exchange.error.reason)
+        if error_type is not None:
+            span.set_status(StatusCode.ERROR)
+        self._end_generation(exchange, span, duration_s, error_type)
+        span.end()
+        level = logging.DEBUG if route in _PROBES else logging.INFO
+        if access_log.isEnabledFor(level):
+            access_log.log(level, "request", extra=_log_fields(exchange, method, route, status, duration_s))
+
+    def _end_generation(self, exchange: Exchange, span: Span, duration_s: float, error_type: str | None) -> None:
+        call, reader = exchange.call, exchange.reader
+        if call is None or reader is None:
+            return
+        generation: Attributes = {
+            semconv.GEN_AI_OPERATION: call.endpoint.value,
+            semconv.GEN_AI_PROVIDER: "headrace",
+            # The caller's word for the model may be anything; the service's is one of few.
+            semconv.GEN_AI_RESPONSE_MODEL: reader.model if reader.has_started else _OTHER,
+        }
+        self._outcomes.add(
+            1,
+            {semconv.GEN_AI_OPERATION: call.endpoint.value, semconv.OUTCOME: exchange.outcome},
+            context=exchange.context,
+        )
+        failed: Attributes = {} if error_type is None else {semconv.ERROR_TYPE: error_type}
+        self._duration.record(duration_s, {**generation, **failed}, context=exchange.context)
+        span.set_attributes({**generation, semconv.GEN_AI_REQUEST_STREAM: call.stream})
+        if reader.has_started:
+            span.set_attribute(semconv.GEN_AI_RESPONSE_ID, reader.generation_id)
+        if exchange.first_output_s is not None and call.stream:
+            self._ttfc.record(exchange.first_output_s, generation, context=exchange.context)
+            span.set_attribute(semconv.GEN_AI_TTFC, exchange.first_output_s)
+
+    def _inbound(self, headers: Headers) -> tuple[Context, list[Link]]:
+        carrier = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
+        if not carrier or self._trust == "never":
+            return Context(), []
+        caller = self._propagator.extract(carrier, context=Context())
+        if self._trust == "parent":
+            return caller, []
+        span_context = trace.get_current_span(caller).get_span_context()
+        return Context(), [Link(span_context)] if span_context.is_valid else []
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in _KNOWN_METHODS else _OTHER
+
+
+def _error_type(exchange: Exchange, status: int) -> str | None:
+    """Return what makes this a failure of the server; None for good answers, refusals and callers who left."""
+    if exchange.outcome in {"client_cancelled", "rejected"}:
+        return None
+    if exchange.error is not None:
+        return exchange.error.reason or str(exchange.error.http_status)
+    if exchange.outcome != "completed":
+        return exchange.outcome
+    return str(status) if status >= 500 else None
+
+
+def _log_fields(
+    exchange: Exchange, method: str, route: str | None, status: int, duration_s: float
+) -> Mapping[str, object]:
+    fields: dict[str, object] = {
+        "request_id": exchange.request_id,
+        "method": method,
+        "route": route,
+        "status": status,
+        "duration_ms": round(duration_s * 1000, 1),
+        "outcome": exchange.outcome,
+        "reason": None if exchange.error is None else exchange.error.reason or exchange.error.code,
+    }
+    reader = exchange.reader
+    if reader is not None:
+        fields["model"] = reader.model if reader.has_started else None
+        fields["generation_id"] = reader.generation_id or None
+        fields["ttfc_ms"] = None if exchange.first_output_s is None else round(exchange.first_output_s * 1000, 1)
+        if reader.usage is not None and reader.usage.HasField("output_token_count"):
+            fields["output_tokens"] = reader.usage.output_token_count
+    return fields

@@ -1,0 +1,67 @@
+"""Writes docs/configuration.md from the settings themselves, so that the two cannot disagree."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal, Union, get_args, get_origin
+
+from pydantic_core import PydanticUndefined
+
+from gateway.config import GatewaySettings
+from runtime.settings import Settings
+from service.config import ServiceSettings
+
+TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+INTRODUCTION = """\
+# Configuration
+
+Every setting is a variable and a flag; a flag wins over the variable. All problems are reported at once, and `--print-config` prints what is
+in effect, secrets masked. This page is written by `scripts/document_settings.py` from the settings themselves.
+
+Where spans and metrics go is decided by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT` turns the export on; see
+[observability](observability.md)). Models beyond a single one are declared in a [models file](models.md).
+"""
+
+
+def document() -> str:
+    """Return the page."""
+    parts = [INTRODUCTION]
+    for title, module, settings in (
+        ("Service", "service", ServiceSettings),
+        ("Gateway", "gateway", GatewaySettings),
+    ):
+        parts.append(f"\n## {title}: `python -m {module}`\n\n{_table(settings)}")
+    return "".join(parts)
+
+
+def _table(settings: type[Settings]) -> str:
+    prefix = settings.model_config.get("env_prefix") or ""
+    rows = ["| variable | flag | default | meaning |", "|---|---|---|---|"]
+    for name, field in settings.model_fields.items():
+        if name == "print_config":
+            continue
+        default = "" if field.default in (None, PydanticUndefined, []) else f"`{_shown(field.default)}`"
+        choices = _choices(field.annotation)
+        meaning = (field.description or "") + (f" One of {choices}." if choices and "One of" not in str(field) else "")
+        rows.append(f"| `{prefix}{name.upper()}` | `--{name.replace('_', '-')}` | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _choices(annotation: object) -> str:
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+    if get_origin(annotation) is Union:
+        return next((found for part in get_args(annotation) if (found := _choices(part))), "")
+    return ""
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(0 if TARGET.read_text() == document() else "docs/configuration.md is out of date; run: make docs")
+    TARGET.write_text(document())

