@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from typing import cast
 
 __all__ = ["StreamResult", "open_stream", "read_streams"]
 
@@ -41,10 +42,10 @@ class _Reader(asyncio.Protocol):
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # No isinstance: uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
         self.sent_s = time.perf_counter()
-        transport.write(self._request)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if not self._status:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from runtime.logs import LogFormat
 from runtime.settings import Settings
@@ -16,6 +16,10 @@ __all__ = ["GatewaySettings"]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 InboundTrace = Literal["never", "link", "parent"]
+
+
+def _comma_separated(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class GatewaySettings(Settings):
@@ -40,7 +44,7 @@ class GatewaySettings(Settings):
     tls_key_file: Path | None = Field(default=None, description="PEM key of the client certificate.")
     tls_server_name: str | None = Field(default=None, description="Name to verify, if it is not the one in target.")
 
-    cors_origins: list[str] = Field(
+    cors_origins: Annotated[list[str], NoDecode, BeforeValidator(_comma_separated)] = Field(
         default=[],
         description="Origins whose pages may call the gateway, comma separated; * is any. None by default: a browser "
         "then refuses every other page.",

@@ -205,7 +205,9 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
                 await context.abort(step.code, step.message)
             await context.abort_with_status(rpc_status.to_status(step.status()))
         elif isinstance(step, asyncio.Event):
-            await asyncio.wait_for(step.wait(), WAIT_S)
+            # Not wait_for: in Python 3.11 it swallows a cancel that comes just as the event is set.
+            async with asyncio.timeout(WAIT_S):
+                await step.wait()
         elif step is HANG:
             await asyncio.Event().wait()
         else:

@@ -27,6 +27,11 @@ def test_settings_come_from_variables_and_flags_win(monkeypatch: pytest.MonkeyPa
     assert (settings.port, settings.heartbeat_s, settings.cors_origins) == (82, 7, ["http://a", "http://b"])
 
 
+def test_origins_are_separated_by_commas_in_a_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_GATEWAY_CORS_ORIGINS", "http://a, http://b")
+    assert load(GatewaySettings, [], prog="gateway").cors_origins == ["http://a", "http://b"]
+
+
 def test_all_wrong_settings_are_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         load(

@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 class LlamaCppBackend:
     """One llama.cpp in this process.
 
-    Owns `slots` threads, each blocked in one running request, and two for short
+    Owns `slots` threads, each blocked in one running request, and three for short
     questions. A thread, and with it the engine's slot, is free one engine step
     after its `generate` has ended: 10 to 30 ms while it decodes, up to
     `batch_tokens` of prefill before that. A request that comes sooner waits for it.
@@ -51,7 +51,9 @@ class LlamaCppBackend:
         self._is_closed = False
         self._runs: set[Run] = set()
         self._slots = ThreadPoolExecutor(self.options.slots, thread_name_prefix="llamacpp-slot")
-        self._questions = ThreadPoolExecutor(2, thread_name_prefix="llamacpp-ask")
+        # Apart, so that long prompts being counted do not make the engine look hung.
+        self._counting = ThreadPoolExecutor(2, thread_name_prefix="llamacpp-count")
+        self._control = ThreadPoolExecutor(1, thread_name_prefix="llamacpp-control")
 
     async def start(self) -> None:
         """Load the model. The process stands still meanwhile (see `Engine.load`). Raises BACKEND_UNAVAILABLE."""
@@ -72,7 +74,8 @@ class LlamaCppBackend:
                 await self._ask(self._unload)
         except TimeoutError:
             logger.error("llama.cpp did not stop within %.0f s and is left behind", _CLOSE_TIMEOUT_S)
-        self._questions.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._counting, self._control):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def info(self) -> BackendInfo:
@@ -108,8 +111,9 @@ class LlamaCppBackend:
             return None
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
-                ids = await self._ask(
-                    lambda: engine.tokenize(prompt, add_special_tokens=add_special_tokens, timeout_s=_COUNT_TIMEOUT_S)
+                ids = await asyncio.get_running_loop().run_in_executor(
+                    self._counting,
+                    lambda: engine.tokenize(prompt, add_special_tokens=add_special_tokens, timeout_s=_COUNT_TIMEOUT_S),
                 )
         except (OSError, ValueError):
             return None
@@ -127,7 +131,7 @@ class LlamaCppBackend:
         run = Run(self._engine, self._guard, request, asyncio.get_running_loop())
         self._runs.add(run)
         future = self._slots.submit(run.drive, body)
-        future.add_done_callback(lambda _: self._runs.discard(run))
+        future.add_done_callback(lambda _: self._on_done(run))
         try:
             while (item := await run.next()) is not None:
                 yield item
@@ -135,8 +139,13 @@ class LlamaCppBackend:
             run.cancel()
             future.cancel()
 
+    def _on_done(self, run: Run) -> None:
+        # Also for a run that was dropped before a thread took it: its reader must not wait.
+        run.drop()
+        self._runs.discard(run)
+
     async def _ask(self, question: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._questions, question)
+        return await asyncio.get_running_loop().run_in_executor(self._control, question)
 
     def _load(self) -> tuple[Engine, ConstraintGuard, BackendInfo]:
         path = self.options.model_path or ensure_sample_model()

@@ -14,8 +14,9 @@ from service.backends.base import EngineItem
 
 __all__ = ["Handover"]
 
-# About two seconds of a fast stream. A slow reader stops the engine's slot there.
-MAX_WAITING_ITEMS: Final = 256
+# About a second of a stream. Past it the thread waits; what llama.cpp still generates
+# meanwhile stays in its own queue, which max_output_tokens bounds.
+MAX_WAITING_ITEMS: Final = 64
 # A loop that was closed under a blocked thread wakes nobody.
 _LOOK_AGAIN_S: Final = 1.0
 

@@ -7,6 +7,7 @@ A sampling field that is unset is not sent: llama.cpp's own default holds
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from service.backends.base import EngineRequest
@@ -18,6 +19,9 @@ __all__ = ["completion_body", "constraint_fields", "engine_seed"]
 _MASK_32: Final = 0xFFFF_FFFF
 # llama.cpp reads this seed as "draw one at random".
 _RANDOM_SEED: Final = 0xFFFF_FFFF
+# All that was said, as other engines count it; llama.cpp's own window is 64 tokens.
+# It sets aside 4 bytes for each.
+_PENALTY_WINDOW_TOKENS: Final = 65_536
 
 # Field of `Sampling` to key of the completion API, for those that are a plain copy.
 _COPIED: Final = {
@@ -30,6 +34,9 @@ _COPIED: Final = {
     "repetition_penalty": "repeat_penalty",
     "max_output_tokens": "n_predict",
 }
+_BRACKETS: Final = re.compile(r"[()]")
+# llama.cpp's parser recurses: 200,000 open brackets overflow its stack and end the process.
+_MAX_NESTING: Final = 500
 _PENALTIES: Final = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
@@ -73,10 +80,21 @@ def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
         case ConstraintKind.JSON_SCHEMA:
             return {"json_schema": _schema(constraint.source)}
         case ConstraintKind.GRAMMAR:
-            if constraint.source.lstrip().startswith("%llguidance"):
-                # This dialect fails open in llama.cpp: a faulty grammar would be ignored.
-                raise _refused("constraint.grammar", "must be GBNF; %llguidance grammars are not accepted")
+            _check_grammar(constraint.source)
             return {"grammar": constraint.source}
+
+
+def _check_grammar(source: str) -> None:
+    if not source.strip():  # llama.cpp would take it for no constraint
+        raise _refused("constraint.grammar", "must not be blank")
+    if source.lstrip().startswith("%llguidance"):
+        # This dialect fails open in llama.cpp: a faulty grammar would be ignored.
+        raise _refused("constraint.grammar", "must be GBNF; %llguidance grammars are not accepted")
+    depth = 0
+    for bracket in _BRACKETS.findall(source):
+        depth += 1 if bracket == "(" else -1
+        if depth > _MAX_NESTING:
+            raise _refused("constraint.grammar", f"must not nest deeper than {_MAX_NESTING} brackets")
 
 
 def _schema(source: str) -> dict[str, Any]:
@@ -96,8 +114,7 @@ def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
         if value is not None:
             fields[key] = value
     if any(getattr(sampling, name) is not None for name in _PENALTIES):
-        # The whole context, as elsewhere; llama.cpp's own window is the last 64 tokens.
-        fields["repeat_last_n"] = -1
+        fields["repeat_last_n"] = _PENALTY_WINDOW_TOKENS
     if sampling.seed is not None:
         fields["seed"] = engine_seed(sampling.seed)
     if sampling.logit_bias:

@@ -69,12 +69,16 @@ class Run:
             self._engine.run(body, self._on_chunk)
             if not self._is_finished:
                 # A cut must never look like success.
-                failure = ServiceError(Reason.BACKEND_ERROR, "The engine ended this request without a result.")
+                failure = _stopped() if self._handover.is_cancelled else _without_result()
         except Exception as error:
             failure = error
         finally:
             self._is_in_engine = False
             self._handover.end(failure)
+
+    def drop(self) -> None:
+        """End the run if it did not end by itself: no thread will work on it (any thread)."""
+        self._handover.end(_stopped())
 
     def _prompt(self) -> str | list[int]:
         prompt = self._request.prompt
@@ -108,3 +112,11 @@ class Run:
         except Exception as error:
             self._handover.end(error)
             return True
+
+
+def _stopped() -> ServiceError:
+    return ServiceError(Reason.BACKEND_UNAVAILABLE, "The engine was stopped.")
+
+
+def _without_result() -> ServiceError:
+    return ServiceError(Reason.BACKEND_ERROR, "The engine ended this request without a result.")

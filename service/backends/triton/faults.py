@@ -1,0 +1,153 @@
+"""Triton's failures as `ServiceError`: one table over the texts, one over the status codes.
+
+Triton's texts carry server paths and tracebacks, so they go to `detail`; the
+caller gets a fixed sentence. Texts were collected from a real server 2.51.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+
+from service.core.errors import Reason, ServiceError, Violation
+
+__all__ = ["fault_from_status", "fault_from_text", "fault_of_stream", "is_configuration_fault", "is_refusal"]
+
+_RETRY_AFTER_S: Final = 1.0
+
+_Build = Callable[[re.Match[str]], ServiceError]
+
+
+def _unavailable(message: str) -> _Build:
+    return lambda _: ServiceError(Reason.BACKEND_UNAVAILABLE, message, retry_after_s=_RETRY_AFTER_S)
+
+
+def _failed(message: str) -> _Build:
+    return lambda _: ServiceError(Reason.BACKEND_ERROR, message)
+
+
+def _too_long(match: re.Match[str]) -> ServiceError:
+    numbers = match.groupdict()
+    names = {"prompt": "promptTokens", "context": "maxContextTokens"}
+    metadata = {names[key]: value for key, value in numbers.items() if value is not None}
+    return ServiceError(
+        Reason.CONTEXT_LENGTH_EXCEEDED,
+        "The prompt does not fit into the model's context; shorten it or ask for less output.",
+        metadata=metadata,
+    )
+
+
+def _bad_guide(match: re.Match[str]) -> ServiceError:
+    # The compiler's own words help the caller; only their first line, without what quotes the server.
+    reason = (match.groupdict().get("reason") or "").split("\n", 1)[0].strip()[:300]
+    description = f"the model cannot use it: {reason}" if reason else "the model cannot use it"
+    violation = Violation("constraint", description)
+    return ServiceError(Reason.INVALID_FIELD, f"constraint: {description}", violations=(violation,))
+
+
+_CONFIGURATION_MESSAGE: Final = "The model's interface does not fit the service's configuration."
+_CONFIGURATION: Final = _failed(_CONFIGURATION_MESSAGE)
+
+# Searched in order; the first that matches decides.
+_TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), build)
+    for pattern, build in (
+        (r"prompt length \((?P<prompt>\d+)\) exceeds maximum input length \((?P<context>\d+)\)", _too_long),
+        (r"request \((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<context>\d+)", _too_long),
+        (r"exceeds the (?:maximum|model'?s?)[^.]*(?:sequence|context|input) length", _too_long),
+        (r"guided_decoding_guide.* does not compile: (?P<reason>.*)", _bad_guide),
+        (r"guided_decoding_guide|failed to parse grammar|guided decoding", _bad_guide),
+        (r"exceeds maximum queue size", _unavailable("The inference server's queue is full; try again shortly.")),
+        (r"request timeout expired", _unavailable("The inference server did not get to the request in time.")),
+        (r"stub process .* is not healthy", _unavailable("The inference server's model process has died.")),
+        (
+            r"request for unknown model|has no available versions|is not found|not ready",
+            _unavailable("The model is not loaded on the inference server."),
+        ),
+        (
+            r"server is stopping|server exiting|has stopped accepting new",
+            _unavailable("The inference server is shutting down."),
+        ),
+        (
+            (
+                r"unexpected inference (?:input|output)|missing required input|data-type is|unexpected shape"
+                r"|byte size mismatch|already exists in request|unable to find data|contents field must"
+                r"|batch-size must be|incomplete string data|input '[^']*' is required"
+            ),
+            _CONFIGURATION,
+        ),
+    )
+)
+
+_STATUSES: Final = {
+    grpc.StatusCode.UNAVAILABLE: _unavailable("The inference server cannot be reached."),
+    grpc.StatusCode.NOT_FOUND: _unavailable("The model is not loaded on the inference server."),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: _failed("A message to or from the inference server is too large."),
+}
+_ANY: Final = _failed("The inference server failed to generate.")
+_NO_MATCH: Final = re.compile("")
+
+
+def fault_from_text(text: str, *, has_output: bool) -> ServiceError:
+    """Return the fault behind an in-band `error_message`.
+
+    The caller's own mistakes count as such only before any output: after it
+    they cannot be, and become BACKEND_ERROR.
+    """
+    error = _search(text) or _ANY(_match(text))
+    if has_output and is_refusal(error):
+        error = _ANY(_match(text))
+    error.detail = text
+    return error
+
+
+def fault_from_status(error: Any, *, has_output: bool) -> ServiceError:
+    """Return the fault behind a gRPC status (`grpc.aio.AioRpcError`): its text first, then its code."""
+    code, text = error.code(), error.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        fault = ServiceError(Reason.DEADLINE_IN_DECODE, "The deadline passed while the model generated.")
+    else:
+        # "Not ready" and the like are Triton's words; the code alone says less.
+        fault = _search(text) or _STATUSES.get(code, _ANY)(_match(text))
+        if has_output and is_refusal(fault):
+            fault = _ANY(_match(text))
+    fault.detail = f"{code.name}: {text}"
+    return fault
+
+
+def fault_of_stream(what: str) -> ServiceError:
+    """Return the fault of a stream that ended or went silent against the protocol; `what` is for the log."""
+    fault = ServiceError(
+        Reason.BACKEND_UNAVAILABLE,
+        "The inference server stopped answering before the generation was complete.",
+        retry_after_s=_RETRY_AFTER_S,
+    )
+    fault.detail = what
+    return fault
+
+
+def is_refusal(error: ServiceError) -> bool:
+    """Whether the engine refused the request itself, so that nothing runs."""
+    return error.reason in (Reason.INVALID_FIELD, Reason.CONTEXT_LENGTH_EXCEEDED)
+
+
+def is_configuration_fault(error: ServiceError) -> bool:
+    """Whether the model no longer looks as it was described: its description has to be read again."""
+    return error.message == _CONFIGURATION_MESSAGE or error.reason is Reason.BACKEND_UNAVAILABLE
+
+
+def _search(text: str) -> ServiceError | None:
+    for pattern, build in _TEXTS:
+        match = pattern.search(text)
+        if match is not None:
+            return build(match)
+    return None
+
+
+def _match(text: str) -> re.Match[str]:
+    match = _NO_MATCH.match(text)
+    assert match is not None
+    return match

@@ -1,0 +1,105 @@
+"""Whether a Triton really generates.
+
+ServerReady and ModelReady stay true when a model's process has died or hangs:
+they only tell LOADING from UNAVAILABLE. A token is the proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from service.backends.base import EngineItem, EngineRequest, Health
+from service.backends.triton.description import Description
+from service.core.deadline import Deadline
+from service.core.errors import ServiceError
+from service.core.request import Sampling
+
+__all__ = ["HealthProbe"]
+
+_log = logging.getLogger(__name__)
+
+_CANARY_PROMPT: Final = "Hello"
+
+
+class HealthProbe:
+    """Answers from the last token where it is young enough, and else generates one.
+
+    `token_at_s` is the loop's time of the last token of any generation, set by
+    whoever reads it.
+    """
+
+    def __init__(
+        self,
+        stub: Any,
+        model: str,
+        description: Description,
+        generate: Callable[[EngineRequest], AsyncGenerator[EngineItem]],
+        interval_s: float,
+    ) -> None:
+        self._stub = stub
+        self._model = model
+        self._description = description
+        self._generate = generate
+        self._interval_s = interval_s
+        # Checks that come together share one canary.
+        self._lock = asyncio.Lock()
+        self.token_at_s: float | None = None
+
+    async def check(self, timeout_s: float) -> Health:
+        """Return the health within `timeout_s`; never raises but for its own cancellation."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._check(Deadline.after(timeout_s))
+        except TimeoutError:
+            return Health.UNAVAILABLE
+        except ServiceError as error:
+            _log.warning("Triton's canary failed: %s", error.detail or error.message)
+        except grpc.aio.AioRpcError as error:
+            _log.debug("Triton does not answer: %s", error.details())
+            self._description.forget()
+        except Exception:
+            _log.exception("the health check failed")
+        return Health.UNAVAILABLE
+
+    async def _check(self, deadline: Deadline) -> Health:
+        if self._has_recent_token():
+            return Health.READY
+        live = await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=deadline.remaining_s())
+        ready = await self._stub.ModelReady(
+            service_pb2.ModelReadyRequest(name=self._model), timeout=deadline.remaining_s()
+        )
+        if not ready.ready:
+            self._description.forget()
+            return Health.LOADING if live.live else Health.UNAVAILABLE
+        async with self._lock:
+            if not self._has_recent_token():
+                await self._canary(deadline)
+        return Health.READY
+
+    def _has_recent_token(self) -> bool:
+        if self.token_at_s is None:
+            return False
+        return asyncio.get_running_loop().time() - self.token_at_s < self._interval_s
+
+    async def _canary(self, deadline: Deadline) -> None:
+        """Generate one token; raises `ServiceError` when none comes."""
+        run = self._generate(
+            EngineRequest(
+                request_id=f"canary-{uuid.uuid4()}",
+                prompt=_CANARY_PROMPT,
+                sampling=Sampling(max_output_tokens=1, seed=0),
+                deadline=deadline,
+            )
+        )
+        try:
+            async for _ in run:
+                pass
+        finally:
+            await run.aclose()

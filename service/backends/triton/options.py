@@ -1,0 +1,83 @@
+"""How one Triton model is reached and watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["TritonOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonOptions:
+    """Settings of one model on one Triton.
+
+    url: host:port of Triton's gRPC endpoint, or any gRPC target.
+    model: name of the model to call.
+    engine_model: name of the model inside it that generates and takes the `stop`
+        request; empty: there is none, and a cancel is left to Triton, which does
+        not pass it on to the engine of an ensemble.
+    tokenizer_model: name of the model inside it that turns text into token ids; it
+        is asked for the length of a prompt that may be too long. Empty: not asked.
+    max_context_tokens: window of prompt and output; None where it is not known.
+    bos_text: text of the begin-of-sequence token. The `preprocessing` model adds
+        that token to every prompt, so a prompt whose template wrote it already is
+        sent without it.
+    root_certificates: PEM file of the authorities to trust; set, the connection
+        is TLS. client_key and client_certificate: PEM files for mutual TLS.
+    metadata_timeout_s: time for reading the server's and the model's description,
+        and for counting a prompt's tokens.
+    stop_timeout_s: time for one stop request, which runs after the caller has gone.
+    first_token_timeout_s, token_gap_timeout_s: silence before the first and
+        between two responses after which Triton counts as hung; None is off.
+    canary_interval_s: a token this young proves the engine alive; without one a
+        health check runs a generation of one token.
+    keepalive_time_s, keepalive_timeout_s: a ping on a connection with running
+        calls, and the wait for its answer. Triton ends connections that ping more
+        often than every 300 s while it is silent.
+    max_send_bytes, max_receive_bytes: limits of one message.
+    """
+
+    url: str = "127.0.0.1:8001"
+    model: str = "ensemble"
+    engine_model: str = "tensorrt_llm"
+    tokenizer_model: str = "preprocessing"
+    max_context_tokens: int | None = None
+    bos_text: str = ""
+    root_certificates: Path | None = None
+    client_key: Path | None = None
+    client_certificate: Path | None = None
+    metadata_timeout_s: float = 5.0
+    stop_timeout_s: float = 2.0
+    first_token_timeout_s: float | None = None
+    token_gap_timeout_s: float | None = None
+    canary_interval_s: float = 10.0
+    keepalive_time_s: float = 310.0
+    keepalive_timeout_s: float = 20.0
+    max_send_bytes: int = 16 * 1024 * 1024
+    max_receive_bytes: int = 4 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        problems = [f"{name} must not be empty" for name in ("url", "model") if not getattr(self, name)]
+        for name in (
+            "max_context_tokens",
+            "metadata_timeout_s",
+            "stop_timeout_s",
+            "first_token_timeout_s",
+            "token_gap_timeout_s",
+            "keepalive_time_s",
+            "keepalive_timeout_s",
+            "max_send_bytes",
+            "max_receive_bytes",
+        ):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                problems.append(f"{name} must be above 0, got {value}")
+        if self.canary_interval_s < 0:
+            problems.append(f"canary_interval_s must be at least 0, got {self.canary_interval_s}")
+        if (self.client_key is None) != (self.client_certificate is None):
+            problems.append("client_key and client_certificate go together")
+        if self.client_key is not None and self.root_certificates is None:
+            problems.append("client_key needs root_certificates")
+        if problems:
+            raise ValueError("; ".join(problems))
