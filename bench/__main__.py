@@ -21,17 +21,19 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench import floor
 from bench.load import StreamResult, open_stream, read_streams
 from bench.processes import Path, running_path
 
 RESULTS = FilePath(__file__).parent / "results" / "latest.json"
-STREAMS = (1, 16, 128)
-# Tokens per measured round, shared by the streams; one token is one event.
-ROUND_TOKENS = 24_000
+# Streams at once, and tokens of each: long enough that a request's own cost is
+# small beside its tokens'.
+STREAMS = {1: 4000, 16: 1500, 128: 600}
+PACED_STREAMS = 64
+PACED_TOKENS = 250
 PACED_TOKEN_MS = 20
-TTFT_REQUESTS = 256
+TTFT_REQUESTS = 300
 IDLE_STREAMS = 1000
-STREAM_LIMIT = 4096
 
 
 def main() -> None:
@@ -42,35 +44,43 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
     scale = 10 if arguments.quick else 1
+    bare = [floor.measure(streams, tokens // scale) for streams, tokens in STREAMS.items()]
     with running_path() as path:
         results = uvloop.run(_measure(path, rounds, scale))
+    for row, one in zip(results["rows"], bare, strict=True):
+        row["floor"] = one
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     _print(results)
 
 
 async def _measure(path: Path, rounds: int, scale: int) -> dict[str, Any]:
-    await _flat_out(path, 16, ROUND_TOKENS // scale)  # warm-up
+    await _cost(path, 16, {}, 1000 // scale)  # warm-up
     rows = []
-    for streams in STREAMS:
-        flat = [await _flat_out(path, streams, ROUND_TOKENS // scale) for _ in range(rounds)]
-        paced = [await _paced(path, streams, scale) for _ in range(rounds)]
+    for streams, tokens in STREAMS.items():
+        flat = [await _cost(path, streams, {}, tokens // scale) for _ in range(rounds)]
         rows.append(
             {
                 "streams": streams,
                 "tokens_per_s": round(_median(flat, "tokens_per_s")),
                 "gateway_cpu_us_per_token": round(_median(flat, "gateway_us"), 1),
                 "service_cpu_us_per_token": round(_median(flat, "service_us"), 1),
-                "paced_gateway_cpu_us_per_token": round(_median(paced, "gateway_us"), 1),
-                "paced_service_cpu_us_per_token": round(_median(paced, "service_us"), 1),
-                "added_ttft_ms": await _added_ttft(path, streams, scale),
+                "added_ttft_ms": await _added_ttft(path, streams, TTFT_REQUESTS // scale),
                 "rss_mb": path.rss_mb(),
             }
         )
+    script: dict[str, object] = {"token_ms": PACED_TOKEN_MS}
+    paced = [await _cost(path, PACED_STREAMS, script, PACED_TOKENS // scale) for _ in range(rounds)]
     return {
         "machine": _machine(),
         "rounds": rounds,
         "rows": rows,
+        "paced": {
+            "streams": PACED_STREAMS,
+            "token_ms": PACED_TOKEN_MS,
+            "gateway_cpu_us_per_token": round(_median(paced, "gateway_us"), 1),
+            "service_cpu_us_per_token": round(_median(paced, "service_us"), 1),
+        },
         "idle": await _idle(path, IDLE_STREAMS // scale),
     }
 
@@ -86,11 +96,11 @@ def _checked(results: list[StreamResult], tokens: int) -> int:
     return tokens * len(results)
 
 
-async def _cost(path: Path, streams: int, script: dict[str, object], tokens: int, repeats: int) -> dict[str, float]:
+async def _cost(path: Path, streams: int, script: dict[str, object], tokens: int) -> dict[str, float]:
+    """CPU per token of `streams` streams at once; an empty script sends as fast as it can."""
     service_s, gateway_s = path.cpu_s()
-    begun_s, total = time.perf_counter(), 0
-    for _ in range(repeats):
-        total += _checked(await read_streams(path.http_port, streams, script, tokens), tokens)
+    begun_s = time.perf_counter()
+    total = _checked(await read_streams(path.http_port, streams, script, tokens), tokens)
     wall_s = time.perf_counter() - begun_s
     service_end_s, gateway_end_s = path.cpu_s()
     return {
@@ -100,27 +110,23 @@ async def _cost(path: Path, streams: int, script: dict[str, object], tokens: int
     }
 
 
-async def _flat_out(path: Path, streams: int, round_tokens: int) -> dict[str, float]:
-    """The engine sends as fast as it can."""
-    tokens = min(max(round_tokens // streams, 64), STREAM_LIMIT)
-    return await _cost(path, streams, {}, tokens, max(1, round_tokens // (tokens * streams)))
+async def _added_ttft(path: Path, streams: int, requests: int) -> dict[str, float]:
+    """Time to first token of one request after another, while the other streams get a token each 20 ms.
 
-
-async def _paced(path: Path, streams: int, scale: int) -> dict[str, float]:
-    """Every stream gets a token each 20 ms, as a real model gives them."""
-    tokens = max(200 // scale, 20)
-    return await _cost(path, streams, {"token_ms": PACED_TOKEN_MS}, tokens, 1)
-
-
-async def _added_ttft(path: Path, streams: int, scale: int) -> dict[str, float]:
-    """Time to first token through the whole path; the backend's own is none, so all of it is added."""
-    script: dict[str, object] = {"token_ms": PACED_TOKEN_MS, "prefill_ms": 0}
+    The engine gives its first token at once, so that all of it is added by the path.
+    """
+    others = [await open_stream(path.http_port, {"token_ms": PACED_TOKEN_MS}, 4000) for _ in range(streams - 1)]
+    await asyncio.gather(*(reader.first for reader in others))
     samples: list[float] = []
-    for _ in range(max(3, TTFT_REQUESTS // scale // streams)):
-        for one in await read_streams(path.http_port, streams, script, 5):
+    try:
+        for _ in range(requests):
+            (one,) = await read_streams(path.http_port, 1, {}, 1)
             if one.ttft_s is None:
                 raise SystemExit("bench: a stream gave no token")
             samples.append(one.ttft_s * 1000)
+    finally:
+        for reader in others:
+            reader.close()
     cuts = statistics.quantiles(samples, n=100, method="inclusive")
     return {"p50": round(cuts[49], 2), "p99": round(cuts[98], 2), "requests": len(samples)}
 
@@ -151,11 +157,21 @@ def _machine() -> dict[str, Any]:
 
 def _print(results: dict[str, Any]) -> None:
     table = Table(title="Through gateway and service, one token per event", title_justify="left")
-    table.add_column("streams", justify="right")
-    for name in ("tokens/s", "gateway µs/token", "service µs/token", "paced gateway", "paced service"):
+    columns = (
+        "streams",
+        "tokens/s",
+        "gateway",
+        "service",
+        "grpc read",
+        "write",
+        "added TTFT p50",
+        "p99",
+        "RSS gw",
+        "svc",
+    )
+    for name in columns:
         table.add_column(name, justify="right")
-    table.add_column("added TTFT p50 / p99 ms", justify="right")
-    table.add_column("RSS MB gateway / service", justify="right")
+    table.add_row("", "", "µs/token", "µs/token", "µs", "µs", "ms", "ms", "MB", "MB", end_section=True)
     for row in results["rows"]:
         ttft, rss = row["added_ttft_ms"], row["rss_mb"]
         table.add_row(
@@ -163,21 +179,28 @@ def _print(results: dict[str, Any]) -> None:
             f"{row['tokens_per_s']:,}",
             f"{row['gateway_cpu_us_per_token']:.1f}",
             f"{row['service_cpu_us_per_token']:.1f}",
-            f"{row['paced_gateway_cpu_us_per_token']:.1f}",
-            f"{row['paced_service_cpu_us_per_token']:.1f}",
-            f"{ttft['p50']:.2f} / {ttft['p99']:.2f}",
-            f"{rss['gateway']:.0f} / {rss['service']:.0f}",
+            f"{row['floor']['grpc_read_us']:.1f}",
+            f"{row['floor']['grpc_write_us']:.1f}",
+            f"{ttft['p50']:.2f}",
+            f"{ttft['p99']:.2f}",
+            f"{rss['gateway']:.0f}",
+            f"{rss['service']:.0f}",
         )
-    console = Console(width=120)
+    console = Console(width=110)
     console.print(table)
-    idle = results["idle"]
+    console.print(
+        "grpc read, write: what a bare grpc.aio client and server cost here, per message; part of the two before"
+    )
+    paced, idle = results["paced"], results["idle"]
+    console.print(
+        f"{paced['streams']} streams at a token each {paced['token_ms']} ms: gateway "
+        f"{paced['gateway_cpu_us_per_token']:.1f}, service {paced['service_cpu_us_per_token']:.1f} µs/token"
+    )
     console.print(
         f"{idle['streams']} idle streams: {idle['rss_mb']['both']:.0f} MB for both processes, "
         f"{idle['kb_per_stream']:.0f} kB a stream"
     )
-    console.print(
-        f"Written to {RESULTS.relative_to(FilePath.cwd()) if RESULTS.is_relative_to(FilePath.cwd()) else RESULTS}"
-    )
+    console.print(f"Written to {RESULTS.parent.name}/{RESULTS.name}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+# Reading tokens is most of the gateway's CPU, and gRPC's older poller hands a
+# message over with one thread switch less: 30 to 40 % less CPU per token on a
+# client (71 to 43 us on one stream, 42 to 29 us on 16, medians of three
+# interleaved runs). gRPC reads this once, when it is first imported.
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
+
 from importlib.metadata import PackageNotFoundError, version
 
 import uvloop

@@ -63,6 +63,7 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
                 "url": settings.triton_url,
                 "model": settings.triton_model,
                 "engine_model": settings.triton_engine_model,
+                "max_context_tokens": settings.triton_max_context_tokens,
             }
             # Triton does not tell the chat format of the model behind it.
             name, template, running = settings.triton_model, "qa", settings.triton_max_running

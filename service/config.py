@@ -41,6 +41,9 @@ class ServiceSettings(Settings):
         "tensorrt_llm",
         description="triton: name of the engine model inside the ensemble, which takes the stop request.",
     )
+    triton_max_context_tokens: int | None = Field(
+        None, ge=16, description="triton: prompt plus output that the engine was built for; unset: only it can tell."
+    )
     triton_max_running: int = Field(16, ge=1, description="triton: requests that run at once.")
     simulator_queue_ms: float = Field(0, ge=0, description="simulator: wait in the engine's queue, in milliseconds.")
     simulator_prefill_ms: float = Field(

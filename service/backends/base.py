@@ -206,8 +206,8 @@ class Backend(Protocol):
 
         Yields at most one `EngineStarted`, any number of `EngineOutput`, and
         exactly one `EngineFinished`. Raises `ServiceError` with
-        BACKEND_UNAVAILABLE, BACKEND_ERROR, INVALID_FIELD or
-        CONTEXT_LENGTH_EXCEEDED (before any output only, for the last two).
+        BACKEND_UNAVAILABLE, BACKEND_ERROR or DEADLINE_IN_DECODE, and before any
+        output also INVALID_FIELD, CONTEXT_LENGTH_EXCEEDED or CAPABILITY_UNSUPPORTED.
 
         Cancelling the task that awaits the next item, and `aclose()`, stop the
         engine's work and return only when the stop has been asked for. The

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.core.request import Sampling
 from service.generation.watch import Limits
 from service.rpc.generation import DeadlinePolicy
+from service.templates import load_template
 from tests.support.service import (
     GenerateRequest,
     RunningService,
@@ -195,7 +197,7 @@ async def test_chat_is_rendered_and_stops_at_the_templates_end(service: RunningS
     assert text_of(events) == "hello"
 
 
-async def test_all_parts_of_all_messages_reach_the_prompt_in_order(service: RunningService) -> None:
+async def test_all_parts_of_all_messages_reach_the_prompt_in_order(tmp_path: Path) -> None:
     def message(role: chat_pb2.Role, *parts: str) -> chat_pb2.ChatMessage:
         return chat_pb2.ChatMessage(role=role, content=[chat_pb2.ContentPart(text=part) for part in parts])
 
@@ -203,16 +205,16 @@ async def test_all_parts_of_all_messages_reach_the_prompt_in_order(service: Runn
         messages=[
             message(chat_pb2.ROLE_SYSTEM, "S1"),
             message(chat_pb2.ROLE_ASSISTANT, "P1"),
-            message(chat_pb2.ROLE_USER, "A1", "B2\x00after\n" + script(echo=True) + "\n"),
+            message(chat_pb2.ROLE_USER, "A1", "B2\x00after ", script(echo=True) + "\n"),
         ]
     )
-    events = await service.events(
-        GenerateRequest(model="sim", chat=chat, sampling=SamplingParams(max_output_tokens=4096))
-    )
-    text = text_of(events)
-    positions = [text.find(part) for part in ("S1", "P1", "A1B2\x00after")]
-    assert positions == sorted(positions)
-    assert min(positions) >= 0
+    path = tmp_path / "plain.jinja"
+    path.write_text("{% for message in messages %}[{{ message.content }}]{% endfor %}")
+    template = load_template(str(path), SimulatorBackend().info)
+    async with running_service(simulated_model(template=template)) as service:
+        sampling = SamplingParams(max_output_tokens=4096)
+        text = text_of(await service.events(GenerateRequest(model="sim", chat=chat, sampling=sampling)))
+    assert text.startswith("[S1][P1][A1B2\x00after simulate:")
 
 
 async def test_token_ids_are_input_as_they_are(service: RunningService) -> None:
