@@ -10,7 +10,7 @@ __all__ = ["Deadline"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A moment on `time.monotonic()`, the clock of asyncio's event loop."""
+    """A moment on `time.monotonic()`."""
 
     at_s: float
 

@@ -28,7 +28,7 @@ class StopMatcher:
     shorter one, which is what a reader of a stream can know.
     """
 
-    __slots__ = ("_held", "_include", "_longest", "_sequences", "_tails")
+    __slots__ = ("_firsts", "_held", "_include", "_longest", "_sequences")
 
     def __init__(self, sequences: tuple[str, ...], *, include_in_output: bool = False) -> None:
         if any(not sequence for sequence in sequences):
@@ -36,16 +36,18 @@ class StopMatcher:
         self._sequences = sequences
         self._include = include_in_output
         self._longest = max((len(s) for s in sequences), default=0)
-        # Every last character of a proper prefix: a text that ends in none of
-        # them can hold back nothing, which is the common case per token.
-        self._tails = frozenset(c for s in sequences for c in s[:-1])
+        self._firsts = frozenset(s[0] for s in sequences)
         self._held = ""
 
     def feed(self, text: str) -> StopScan:
         """Return what may be sent now that `text` has arrived."""
-        if not self._sequences:
-            return StopScan(text)
         held = self._held + text
+        for first in self._firsts:
+            if first in held:
+                break
+        else:
+            # The common case per token: nothing here can begin a match.
+            return StopScan(held)
         start, matched = self._first_match(held)
         hold_from = self._hold_from(held)
         # A match further right must wait while an earlier one is still possible.
@@ -76,10 +78,13 @@ class StopMatcher:
 
     def _hold_from(self, text: str) -> int:
         """Return where the longest tail begins that is a proper prefix of a stop string."""
-        if not text or text[-1] not in self._tails:
-            return len(text)
-        for at in range(max(0, len(text) - self._longest + 1), len(text)):
-            tail = text[at:]
-            if any(len(s) > len(tail) and s.startswith(tail) for s in self._sequences):
-                return at
-        return len(text)
+        begin, best = max(0, len(text) - self._longest + 1), len(text)
+        for first in self._firsts:
+            at = text.find(first, begin)
+            while 0 <= at < best:
+                tail = text[at:]
+                if any(len(s) > len(tail) and s.startswith(tail) for s in self._sequences):
+                    best = at
+                    break
+                at = text.find(first, at + 1)
+        return best

@@ -40,7 +40,7 @@ class Generation:
     """One generation and, while and after it runs, the facts about it.
 
     `events` may be iterated once, inside `with watch`, in the task that created
-    the watch. Times are `time.monotonic()`, which is also the loop's clock.
+    the watch. Times are `time.monotonic()`.
     """
 
     id: str

