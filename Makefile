@@ -42,7 +42,7 @@ test: .venv/.dev ## Every test. ARGS="..." goes to pytest.
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: .venv/.dev ## Lint, types, import rules, contract, generated code.
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports | grep -v '[╔║╚└]' | sed '/^ *$$/d'

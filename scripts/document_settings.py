@@ -17,11 +17,12 @@ TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """\
 # Configuration
 
-Every setting is a variable and a flag; a flag wins over the variable. All problems are reported at once, and `--print-config` prints what is
-in effect, secrets masked. This page is written by `scripts/document_settings.py` from the settings themselves.
+Every setting is a variable and a flag; a flag wins over the variable. All problems are reported at once, and
+`--print-config` prints what is in effect, secrets masked. This page is written by `scripts/document_settings.py` from
+the settings themselves.
 
-Where spans and metrics go is decided by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT` turns the export on; see
-[observability](observability.md)). Models beyond a single one are declared in a [models file](models.md).
+Where spans and metrics go is decided by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT` turns the export
+on; see [observability](observability.md)). Models beyond a single one are declared in a [models file](models.md).
 """
 
 

@@ -96,7 +96,8 @@ class RpcServer:
             else:
                 port = self._server.add_secure_port(address, _credentials(self._options.tls))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from None
+            hint = "" if self._options.tls is None else " (or the TLS files are no valid pair of PEM files)"
+            raise OSError(f"cannot listen on {address}{hint}: {error}") from None
         await self.monitor.start()
         await self._server.start()
         return int(port)
