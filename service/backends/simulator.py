@@ -38,6 +38,7 @@ _TEXT: Final = (
     "pool where light bends and small fish hold their place against the stream until evening comes"
 )
 _WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
+_WORD_BYTES: Final = [word.encode() for word in _WORDS]
 _FAULTS: Final = ("none", "error", "unavailable", "crash", "hang", "cut")
 _MARK: Final = "simulate:"
 # One token is one word here; a special token begins every text prompt.
@@ -77,6 +78,13 @@ class SimulatorBackend:
     def __init__(self, options: SimulatorOptions | None = None) -> None:
         self.options = options or SimulatorOptions()
         self.running = 0
+        self._info = BackendInfo(
+            provider="headrace.simulator",
+            features=frozenset(Feature) - {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR},
+            fingerprint="simulator",
+            max_context_tokens=self.options.max_context_tokens,
+            vocab_size=VOCAB_SIZE,
+        )
 
     async def start(self) -> None:
         """Nothing to load."""
@@ -87,13 +95,7 @@ class SimulatorBackend:
     @property
     def info(self) -> BackendInfo:
         """Every feature but constraints, which need a real model."""
-        return BackendInfo(
-            provider="headrace.simulator",
-            features=frozenset(Feature) - {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR},
-            fingerprint="simulator",
-            max_context_tokens=self.options.max_context_tokens,
-            vocab_size=VOCAB_SIZE,
-        )
+        return self._info
 
     async def health(self, timeout_s: float) -> Health:  # noqa: ARG002 - answers at once
         """READY unless the script says otherwise."""
@@ -162,12 +164,11 @@ def _pieces(script: SimulatorOptions, request: EngineRequest) -> list[bytes]:
     if script.echo:
         text = request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
         return [character.encode() for character in text] or [b""]
-    texts = script.tokens
-    if texts is _WORDS:
+    if script.tokens is _WORDS:
         # Another seed is another answer, and the same seed the same.
-        begin = (request.sampling.seed or 0) % len(texts)
-        texts = texts[begin:] + texts[:begin]
-    return [_bytes(text) for text in texts]
+        begin = (request.sampling.seed or 0) % len(_WORD_BYTES)
+        return _WORD_BYTES[begin:] + _WORD_BYTES[:begin]
+    return [_bytes(text) for text in script.tokens]
 
 
 def _bytes(text: str) -> bytes:

@@ -10,12 +10,6 @@ import pytest
 from tests.support.processes import STARTED, Stack, stack
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/e2e/" in item.nodeid:
-            item.add_marker(pytest.mark.e2e)
-
-
 def pytest_runtest_setup() -> None:
     STARTED[:] = [process for process in STARTED if process.is_running]
     for process in STARTED:
