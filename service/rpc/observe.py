@@ -52,7 +52,7 @@ class _MetadataGetter(Getter[Any]):
 _getter = _MetadataGetter()
 
 
-class ObservingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class ObservingInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the handlers of headrace.v1.
 
     `ServiceError` becomes its status; any other exception becomes INTERNAL

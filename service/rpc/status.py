@@ -85,7 +85,7 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
                 resource_type="headrace.v1.Model", resource_name=error.metadata.get("model", "")
             )
         )
-    status = rpc_status.to_status(
+    status: Any = rpc_status.to_status(
         status_pb2.Status(code=_number(code), message=error.message, details=_packed(details))
     )
     pushback = _pushback_ms(error, last_sequence)
