@@ -135,6 +135,19 @@ async def test_reflection_lists_and_describes_the_services(service: RunningServi
     assert any(service.name == "GenerationService" for file in described for service in file.service)
 
 
+async def test_a_client_that_pings_often_survives_a_long_prefill(service: RunningService) -> None:
+    """A server with gRPC's defaults ends the connection at the third ping, 18 s into this stream."""
+    options = [
+        ("grpc.keepalive_time_ms", 6_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options) as channel:
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        request = GenerateRequest(model="sim", prompt=script(prefill_ms=26_000, tokens=["x"], output_tokens=1))
+        assert len([event async for event in stub.Generate(request, timeout=50)]) == 4
+
+
 # TLS
 
 

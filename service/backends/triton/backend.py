@@ -34,6 +34,9 @@ __all__ = ["TritonBackend"]
 
 _log = logging.getLogger(__name__)
 
+# After these a young token no longer proves the engine alive.
+_ENGINE_FAULTS: Final = frozenset({Reason.BACKEND_UNAVAILABLE, Reason.BACKEND_ERROR})
+
 # Before Triton was reached once, the features of the newest models are assumed,
 # so that a caller hears UNAVAILABLE and not that the model lacks something.
 _ASSUMED_FEATURES: Final = frozenset(
@@ -189,6 +192,8 @@ class TritonBackend:
             yield reader.finished()
         except ServiceError as error:
             is_over = is_over or is_refusal(error)
+            if error.reason in _ENGINE_FAULTS:
+                probe.doubt()
             if is_configuration_fault(error) and self._description is not None:
                 self._description.forget()
             raise

@@ -83,6 +83,10 @@ class HealthProbe:
                 await self._canary(deadline)
         return Health.READY
 
+    def doubt(self) -> None:
+        """Forget the last token: a request has failed since, and the next check generates one."""
+        self.token_at_s = None
+
     def _has_recent_token(self) -> bool:
         if self.token_at_s is None:
             return False

@@ -1,0 +1,37 @@
+"""Runs the tests of the client and of the gateway over both transports: what they promise must not depend on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from headrace import _aio
+
+TRANSPORTS = ("grpcio", "asyncio")
+VARIABLE = "HEADRACE_GATEWAY_TRANSPORT"
+# These say what they need themselves, or start no client.
+APART = ("test_client_cli", "test_client_readme", "test_client_http2")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    name = metafunc.module.__name__.rpartition(".")[2]
+    if name.startswith(("test_client_", "test_gateway_")) and not name.startswith(APART):
+        metafunc.fixturenames.insert(0, "transport")
+        metafunc.parametrize("transport", TRANSPORTS, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    # A default and a variable, since fixtures of modules make gateways and tests make clients of their own.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_aio, "DEFAULT_TRANSPORT", request.param)
+        patch.setenv(VARIABLE, request.param)
+        yield request.param
+
+
+@pytest.fixture(autouse=True)
+def transport_of_the_environment(clean_environment: None, request: pytest.FixtureRequest) -> None:
+    if "transport" in request.fixturenames:
+        os.environ[VARIABLE] = request.getfixturevalue("transport")
