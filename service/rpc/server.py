@@ -49,8 +49,9 @@ _KEEPALIVE: Final = (
     # The C-core default answers pings more often than one in five minutes with
     # GOAWAY too_many_pings, which kills every stream in a long prefill.
     # Half of the 10 s that the documentation allows: timers come a little early,
-    # and three such pings end the connection.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # and three such pings end the connection. Under its other, widely quoted name
+    # (min_recv_ping_interval_...) this grpcio ignores the argument.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # Finds clients that vanished without a word, so that their work stops.
     ("grpc.keepalive_time_ms", 30_000),
