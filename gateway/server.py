@@ -77,6 +77,13 @@ class GatewayServer:
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which raises the signal again behind a clean end."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers if self.started else ():
+            for listener in server.sockets:
+                host, port = listener.getsockname()[:2]
+                logger.info("serving on %s:%d", host, port)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Literal
 
 from pythonjsonlogger.json import JsonFormatter
@@ -23,6 +24,16 @@ class _TextFormatter(logging.Formatter):
         return f"{line} {fields}" if fields else line
 
 
+class _JsonFormatter(JsonFormatter):
+    """One JSON object a line, with times that order the lines of two processes."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_FIELDS = "{asctime}{levelname}{name}{message}"
+_NAMES = {"asctime": "time", "levelname": "level", "name": "logger"}
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -34,14 +45,11 @@ def configure(level: str, log_format: LogFormat = "auto") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     if log_format == "text" or (log_format == "auto" and sys.stderr.isatty()):
-        handler.setFormatter(_TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S"))
-    else:
         handler.setFormatter(
-            JsonFormatter(
-                "{asctime}{levelname}{name}{message}",
-                style="{",
-                rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
-                datefmt="%Y-%m-%dT%H:%M:%S%z",
-            )
+            _TextFormatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
         )
+    else:
+        handler.setFormatter(_JsonFormatter(_FIELDS, style="{", rename_fields=_NAMES, reserved_attrs=sorted(_STANDARD)))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # uvicorn tells its life step by step; the gateway's own lines say what matters.
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
+import time
 from dataclasses import dataclass
 
 from opentelemetry import metrics, propagate, trace
@@ -37,9 +39,20 @@ class Telemetry:
     meters: metrics.MeterProvider | None = None
 
     async def shutdown(self) -> None:
-        """Export what is left, bounded to a few seconds, and end the exporters."""
-        if self.tracers is not None or self.meters is not None:
-            await asyncio.to_thread(self._flush)
+        """Export what is left and end the exporters; gives up after a few seconds.
+
+        In a thread of its own, and a daemon: the SDK retries for long when a
+        collector is gone, and neither the loop nor the process may wait for it.
+        """
+        if self.tracers is None and self.meters is None:
+            return
+        flush = threading.Thread(target=self._flush, name="telemetry flush", daemon=True)
+        flush.start()
+        give_up_s = time.monotonic() + _FLUSH_TIMEOUT_MS / 1000
+        while flush.is_alive() and time.monotonic() < give_up_s:  # noqa: ASYNC110 - a thread has no event
+            await asyncio.sleep(0.05)
+        if flush.is_alive():
+            logger.warning("the last spans and metrics could not be exported in time")
 
     def _flush(self) -> None:
         for provider in (self.tracers, self.meters):

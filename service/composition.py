@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.admission.slots import Slots
-from service.backends.base import Backend, Health
+from service.backends.base import Backend, BackendInfo, Health
 from service.backends.llamacpp.backend import LlamaCppBackend
 from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
@@ -22,7 +22,7 @@ from service.catalog.registry import Registry
 from service.catalog.tokenizer import JsonTokenizer
 from service.config import ServiceSettings
 from service.core.request import Sampling
-from service.templates import load_template
+from service.templates import ChatTemplate, TemplateError, load_template
 
 __all__ = ["declared_models", "open_models"]
 
@@ -54,7 +54,7 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
                 "gpu_layers": settings.gpu_layers,
             }
             name = "gemma-3-270m" if settings.model_path is None else settings.model_path.stem
-            template, running = "qa" if is_sample else "model", settings.slots
+            running = settings.slots
             if is_sample:
                 # A base model of this size answers simple questions when it takes the likeliest token.
                 sampling = SamplingDefaults(temperature=0.0)
@@ -65,20 +65,19 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
                 "engine_model": settings.triton_engine_model,
                 "max_context_tokens": settings.triton_max_context_tokens,
             }
-            # Triton does not tell the chat format of the model behind it.
-            name, template, running = settings.triton_model, "qa", settings.triton_max_running
+            name, running = settings.triton_model, settings.triton_max_running
         case "simulator":
             options = {
                 "queue_ms": settings.simulator_queue_ms,
                 "prefill_ms": settings.simulator_prefill_ms,
                 "token_ms": settings.simulator_token_ms,
             }
-            name, template, running = "simulator", "chatml", settings.simulator_max_running
+            name, running = "simulator", settings.simulator_max_running
     return ModelDeclaration(
         id=name,
         aliases=("default",),
         backend=settings.backend,
-        template=settings.template or template,
+        template=settings.template,
         max_running=running,
         max_waiting=settings.max_waiting,
         sampling=sampling,
@@ -119,13 +118,26 @@ def _backend(options: BackendOptions) -> Backend:
             return SimulatorBackend(options)
 
 
+def _template(declaration: ModelDeclaration, info: BackendInfo) -> ChatTemplate | None:
+    source = declaration.template
+    if source == "none":
+        return None
+    if source == "auto":
+        # A model without a template is a base model, which continues questions and answers.
+        source = "qa" if info.chat_template is None else "model"
+    try:
+        return load_template(source, info)
+    except TemplateError as error:
+        raise TemplateError(f"model {declaration.id!r}: {error}") from None
+
+
 def _model(declaration: ModelDeclaration, backend: Backend) -> Model:
     info = backend.info
     options = declaration.backend_options()
     running = declaration.max_running
     if running is None:
         running = options.slots if isinstance(options, LlamaCppOptions) else DEFAULT_RUNNING
-    template = None if declaration.template == "none" else load_template(declaration.template, info)
+    template = _template(declaration, info)
     context = declaration.max_context_tokens or info.max_context_tokens
     most = declaration.max_output_tokens if context is None else min(declaration.max_output_tokens, context)
     return Model(

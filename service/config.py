@@ -28,8 +28,10 @@ class ServiceSettings(Settings):
     model_path: Path | None = Field(
         None, description="GGUF file for llamacpp. Without one, the Gemma 3 270M sample model is used."
     )
-    template: str | None = Field(
-        None, description="Chat template of the single model: model, chatml, llama3, gemma, qa, none, or a path."
+    template: str = Field(
+        "auto",
+        description="Chat template of the single model: auto (the model file's own, else qa), model, chatml, llama3, "
+        "gemma, qa, none, or the path of a file. Triton does not tell the format of the model behind it.",
     )
     context_tokens: int = Field(8192, ge=64, description="llamacpp: context window of one request, in tokens.")
     slots: int = Field(4, ge=1, le=256, description="llamacpp: requests that decode at once.")

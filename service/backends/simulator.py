@@ -71,6 +71,19 @@ class SimulatorOptions:
     echo: bool = False
     is_down: bool = False
 
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be at least 0, got {getattr(self, name)}"
+            for name in ("queue_ms", "prefill_ms", "prefill_ms_per_token", "token_ms", "output_tokens", "fault_after")
+            if not getattr(self, name) >= 0
+        ]
+        if self.max_context_tokens < 1:
+            problems.append(f"max_context_tokens must be at least 1, got {self.max_context_tokens}")
+        if self.fault not in _FAULTS:
+            problems.append(f"fault must be one of {', '.join(_FAULTS)}")
+        if problems:
+            raise ValueError("; ".join(problems))
+
 
 class SimulatorBackend:
     """Plays `SimulatorOptions`, or the script in a prompt. The same request gives the same tokens."""
@@ -218,8 +231,6 @@ def _script(options: SimulatorOptions, prompt: str | tuple[int, ...]) -> Simulat
         if "tokens" in given:
             given["tokens"] = tuple(str(token) for token in given["tokens"]) or ("",)
         script = replace(options, **given)
-        if script.fault not in _FAULTS:
-            raise ValueError(f"fault must be one of {', '.join(_FAULTS)}")
     except (ValueError, TypeError, AttributeError) as error:
         raise invalid([Violation("prompt", f"the simulator's script is wrong: {error}")]) from None
     return script

@@ -14,10 +14,14 @@ from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorOptions
 from service.backends.triton.options import TritonOptions
 from service.catalog.lines import line_of
+from service.templates import BUILTIN_NAMES
 
 __all__ = ["BackendOptions", "ModelDeclaration", "ModelsFileError", "SamplingDefaults", "parse_models"]
 
 BackendOptions: TypeAlias = LlamaCppOptions | TritonOptions | SimulatorOptions
+
+# What `template` may be besides a built-in's name and a path.
+WORDS_FOR_TEMPLATES: Final = ("auto", "model", "none")
 
 _STRICT: Final = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _OPTIONS: Final[Mapping[str, type[BackendOptions]]] = {
@@ -58,8 +62,8 @@ class ModelDeclaration(BaseModel):
     aliases: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
     owned_by: str = "headrace"
     backend: Literal["llamacpp", "triton", "simulator"]
-    # "model" (the model file's own), a built-in's name, a path, or "none".
-    template: str = "model"
+    # "auto" (the model file's own, else qa), "model", a built-in's name, a path, or "none".
+    template: str = "auto"
     stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
     # Path to a Hugging Face tokenizer.json, for a backend that reports no counts.
     tokenizer: Path | None = None
@@ -110,6 +114,11 @@ def parse_models(text: str, name: str) -> list[ModelDeclaration]:
             continue
         declarations.append(declaration)
         problems += _options_problems(text, name, where, table)
+        template = declaration.template
+        if template not in (*WORDS_FOR_TEMPLATES, *BUILTIN_NAMES) and not Path(template).is_file():
+            known = ", ".join((*WORDS_FOR_TEMPLATES, *BUILTIN_NAMES))
+            what = f"must be {known}, or the path of a file, got {template!r}"
+            problems.append(_problem(text, name, (*where, "template"), what))
     problems += _duplicates(text, name, tables)
     if problems:
         raise ModelsFileError([line for _, line in sorted(problems)])

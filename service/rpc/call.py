@@ -48,6 +48,8 @@ class CallRecord:
     error: ServiceError | None = None
     last_sequence: int = 0
     is_closed: bool = False
+    # True once a log line has told the end of this call.
+    is_logged: bool = False
 
     @property
     def error_type(self) -> str | None:

@@ -144,7 +144,9 @@ def _report(call: CallRecord, generation: Generation) -> None:
     if timing.ttft_s is not None:
         call.span.set_attribute(semconv.TTFT_S, timing.ttft_s)
         call.span.set_attribute(semconv.MAX_GAP_S, clock.max_gap_s)
-    call.span.set_attribute(semconv.QUEUE_S, timing.queue_s)
+    if clock.admitted_s is not None:
+        call.span.set_attribute(semconv.QUEUE_S, timing.queue_s)
+    call.is_logged = True
     log_generation(
         generation,
         timing,

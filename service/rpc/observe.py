@@ -29,6 +29,7 @@ from service.telemetry.instruments import record_rpc
 __all__ = ["ObservingInterceptor"]
 
 logger = logging.getLogger("headrace.service")
+request_logger = logging.getLogger("headrace.request")
 _tracer = trace.get_tracer("headrace.service")
 _propagator = TraceContextTextMapPropagator()
 
@@ -158,5 +159,19 @@ def _close(call: CallRecord) -> None:
     if call.error_type is not None:
         span.set_attribute(semconv.ERROR_TYPE, call.error_type)
         span.set_status(Status(StatusCode.ERROR, call.error.detail if call.error else None))
+    if call.error is not None and not call.is_logged:
+        # Refused before it became a generation, which has a line of its own.
+        request_logger.info(
+            "call %s",
+            call.outcome,
+            extra={
+                "request_id": call.request_id,
+                "method": call.method,
+                "status": call.status,
+                "outcome": call.outcome,
+                "reason": call.error.reason.name,
+                "fields": [violation.field for violation in call.error.violations] or None,
+            },
+        )
     record_rpc(call.method, call.status, time.monotonic() - call.received_s, call.error_type, call.context)
     span.end()

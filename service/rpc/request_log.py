@@ -33,12 +33,13 @@ def log_generation(
             "cached_prompt_tokens": generation.usage.cached_prompt_tokens,
             "output_tokens": generation.output_tokens_so_far,
             "ttft_ms": _ms(timing.ttft_s),
-            "queue_ms": _ms(timing.queue_s),
+            # What never got a slot spent its time waiting or being checked, and all of it is total_ms.
+            "queue_ms": None if generation.clock.admitted_s is None else _ms(timing.queue_s),
             "prefill_ms": _ms(timing.prefill_s),
             "decode_ms": _ms(timing.decode_s),
             "total_ms": _ms(timing.total_s),
-            "max_gap_ms": _ms(generation.clock.max_gap_s),
-            "tokens_per_s": round(timing.output_tokens_per_s, 1),
+            "max_gap_ms": None if timing.ttft_s is None else _ms(generation.clock.max_gap_s),
+            "tokens_per_s": None if timing.ttft_s is None else round(timing.output_tokens_per_s, 1),
         },
     )
 

@@ -33,6 +33,7 @@ def imported(path: Path) -> set[str]:
         ("opentelemetry.exporter", {"runtime/otel.py"}),
         ("tritonclient", {"service/backends/triton"}),
         ("xllamacpp", {"service/backends/llamacpp"}),
+        ("hpack", {"clients/python/headrace/_http2/header_block.py"}),
     ],
 )
 def test_a_part_of_a_package_is_used_in_one_place(module: str, allowed: set[str]) -> None:
@@ -52,9 +53,10 @@ def test_only_the_settings_read_the_environment() -> None:
         if "os.environ" in path.read_text() or "os.getenv" in path.read_text()
     }
     # The SDK's own OTEL_* variables; XDG_CACHE_HOME, where users expect caches; how llama.cpp's
-    # threads wait, and gRPC's own log, which both can be told in no other way.
+    # threads wait, gRPC's poller and its log, which can be told in no other way.
     assert users <= {
         "runtime/otel.py",
+        "gateway/__main__.py",
         "service/backends/llamacpp/engine.py",
         "service/backends/llamacpp/sample_model.py",
         "clients/python/headrace/cli/__main__.py",
