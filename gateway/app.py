@@ -131,6 +131,7 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         "lifespan": gateway.lifespan,
         # A redirect of a POST loses its body in many clients.
         "redirect_slashes": False,
+        "generate_unique_id_function": lambda route: route.name,
         "telemetry": _NO_TELEMETRY_OF_ITS_OWN,
     }
     if gateway.settings.docs:
@@ -176,6 +177,12 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         if not model:
             raise _unknown_url(request)
         return JSONResponse(model_document(await gateway.generations.upstream.get_model(model)))
+
+    @api.get("/", include_in_schema=False)
+    async def index() -> Response:
+        """Say where to go."""
+        pages = {"docs": "/docs", "openapi": "/openapi.json"} if gateway.settings.docs else {}
+        return JSONResponse({"name": "headrace", "version": version, "models": "/v1/models", **pages})
 
     @api.get("/healthz", tags=["health"])
     async def is_alive() -> dict[str, str]:

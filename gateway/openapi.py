@@ -42,6 +42,12 @@ _ERRORS: Final = {
     504: "The deadline passed.",
 }
 
+# Bodies that work as they are, where the model "default" exists.
+_EXAMPLES: Final[dict[type[BaseModel], dict[str, object]]] = {
+    ChatRequest: {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 32},
+    CompletionRequest: {"prompt": "The capital of France is", "max_tokens": 8},
+}
+
 Json = dict[str, Any]
 
 
@@ -73,7 +79,15 @@ def generation_operation(request: type[BaseModel], answer: type[BaseModel], chun
     return {
         "responses": {200: success, **error_responses(*_ERRORS)},
         "openapi_extra": {
-            "requestBody": {"required": True, "content": _json(request.__name__)},
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {
+                        **_json(request.__name__)["application/json"],
+                        "example": {"model": "default", **_EXAMPLES[request]},
+                    }
+                },
+            },
             "parameters": [timeout],
         },
     }
@@ -90,6 +104,12 @@ def install_openapi(app: FastAPI) -> None:
             )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(definitions.get("$defs", {}))
+            # The framework announces its own answer to bad parameters; ours is an ErrorDocument.
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            for path in schema["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
             app.openapi_schema = schema
         return app.openapi_schema
 

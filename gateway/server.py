@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
         for server in self.servers if self.started else ():
             for listener in server.sockets:
                 host, port = listener.getsockname()[:2]
-                logger.info("serving on %s:%d", host, port)
+                logger.info("running on http://%s:%d", host, port)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

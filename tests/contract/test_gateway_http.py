@@ -192,6 +192,13 @@ async def test_bad_deadlines_are_400(value: str, client: RawClient) -> None:
     assert response.json()["error"]["param"] == "Request-Timeout-Ms"
 
 
+async def test_the_root_says_where_to_go(client: RawClient) -> None:
+    await client.send("GET", "/", None)
+    response = await client.response()
+    assert response.status == 200
+    assert response.json()["docs"] == "/docs"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [
@@ -203,7 +210,7 @@ async def test_bad_deadlines_are_400(value: str, client: RawClient) -> None:
         ("POST", "//chat/completions", 404, None),
         ("POST", "/v1/v1/chat/completions", 404, None),
         ("GET", "/v1/models/", 404, None),
-        ("GET", "/", 404, None),
+        ("GET", "/nope", 404, None),
     ],
 )
 async def test_other_methods_and_paths(
