@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 
 import uvloop
 
@@ -39,10 +40,7 @@ def main() -> int:
 
 
 async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = _on_signals()
     telemetry = otel.configure("headrace-service", __version__)
     try:
         registry = await open_models(declarations)
@@ -64,6 +62,8 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
             extra={"models": [model.id for model in registry], "version": __version__},
         )
         await stop.wait()
+        # A second signal ends what still runs at once.
+        _on_signals(server.drain.hurry)
         logger.info("draining", extra={"running": server.drain.running, "grace_s": settings.shutdown_grace_s})
         await server.stop(settings.shutdown_grace_s)
     finally:
@@ -72,6 +72,14 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
         await telemetry.shutdown()
     logger.info("stopped")
     return 0
+
+
+def _on_signals(do: Callable[[], None] | None = None) -> asyncio.Event:
+    """Handle SIGTERM and SIGINT with `do`, or by setting the event that is returned."""
+    event = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, do or event.set)
+    return event
 
 
 def _server_options(settings: ServiceSettings) -> ServerOptions:

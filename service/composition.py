@@ -16,7 +16,7 @@ from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.backends.triton.backend import TritonBackend
 from service.backends.triton.options import TritonOptions
-from service.catalog.file import BackendOptions, ModelDeclaration, SamplingDefaults, parse_models
+from service.catalog.file import BackendOptions, ModelDeclaration, ModelsFileError, SamplingDefaults, parse_models
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.catalog.tokenizer import JsonTokenizer
@@ -36,7 +36,12 @@ def declared_models(settings: ServiceSettings) -> list[ModelDeclaration]:
     Raises `ModelsFileError`.
     """
     if settings.models_file is not None:
-        return parse_models(settings.models_file.read_text(), str(settings.models_file))
+        name = str(settings.models_file)
+        try:
+            text = settings.models_file.read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelsFileError([f"{name}: cannot be read: {error}"]) from None
+        return parse_models(text, name)
     return [_single_model(settings)]
 
 

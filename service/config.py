@@ -63,7 +63,10 @@ class ServiceSettings(Settings):
         None, description="PEM authorities for client certificates; turns mutual TLS on."
     )
     max_message_bytes: int = Field(
-        32 * 1024 * 1024, ge=1024, description="Largest request and response message. gRPC's own default is 4 MiB."
+        32 * 1024 * 1024,
+        ge=1024,
+        le=2**31 - 1,
+        description="Largest request and response message. gRPC's own default is 4 MiB.",
     )
 
     default_deadline_s: float = Field(600, gt=0, description="Deadline of a call that sets none.")

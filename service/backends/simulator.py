@@ -77,6 +77,8 @@ class SimulatorOptions:
             for name in ("queue_ms", "prefill_ms", "prefill_ms_per_token", "token_ms", "output_tokens", "fault_after")
             if not getattr(self, name) >= 0
         ]
+        if not self.tokens:
+            problems.append("tokens must not be empty")
         if self.max_context_tokens < 1:
             problems.append(f"max_context_tokens must be at least 1, got {self.max_context_tokens}")
         if self.fault not in _FAULTS:
@@ -229,7 +231,7 @@ def _script(options: SimulatorOptions, prompt: str | tuple[int, ...]) -> Simulat
         if unknown:
             raise ValueError(f"unknown: {', '.join(unknown)}")
         if "tokens" in given:
-            given["tokens"] = tuple(str(token) for token in given["tokens"]) or ("",)
+            given["tokens"] = tuple(str(token) for token in given["tokens"])
         script = replace(options, **given)
     except (ValueError, TypeError, AttributeError) as error:
         raise invalid([Violation("prompt", f"the simulator's script is wrong: {error}")]) from None

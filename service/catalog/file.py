@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorOptions
 from service.backends.triton.options import TritonOptions
 from service.catalog.lines import line_of
+from service.core.validate import MAX_STOP_BYTES
 from service.templates import BUILTIN_NAMES
 
 __all__ = ["BackendOptions", "ModelDeclaration", "ModelsFileError", "SamplingDefaults", "parse_models"]
@@ -29,6 +30,12 @@ _OPTIONS: Final[Mapping[str, type[BackendOptions]]] = {
     "triton": TritonOptions,
     "simulator": SimulatorOptions,
 }
+
+
+def _short(text: str) -> str:
+    if len(text.encode()) > MAX_STOP_BYTES:
+        raise ValueError(f"must be at most {MAX_STOP_BYTES} bytes")
+    return text
 
 
 class ModelsFileError(Exception):
@@ -64,7 +71,7 @@ class ModelDeclaration(BaseModel):
     backend: Literal["llamacpp", "triton", "simulator"]
     # "auto" (the model file's own, else qa), "model", a built-in's name, a path, or "none".
     template: str = "auto"
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1), AfterValidator(_short)], ...] = ()
     # Path to a Hugging Face tokenizer.json, for a backend that reports no counts.
     tokenizer: Path | None = None
     max_context_tokens: Annotated[int, Field(ge=16)] | None = None
@@ -96,7 +103,7 @@ def parse_models(text: str, name: str) -> list[ModelDeclaration]:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ModelsFileError([f"{name}: not TOML: {error}"]) from None
     problems: list[tuple[int, str]] = []
     try:

@@ -67,5 +67,5 @@ class ServiceError(Exception):
 
 def invalid(violations: Sequence[Violation]) -> ServiceError:
     """Return the refusal that names every violation at once."""
-    message = "; ".join(f"{v.field}: {v.description}" for v in violations)
+    message = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
     return ServiceError(Reason.INVALID_FIELD, message, violations=tuple(violations))

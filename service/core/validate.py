@@ -19,6 +19,7 @@ from service.core.request import Chat, ConstraintKind, GenerationRequest, Prompt
 __all__ = ["violations"]
 
 MAX_MESSAGES: Final = 4096
+MAX_TOKEN_IDS: Final = 2**20
 MAX_STOP_SEQUENCES: Final = 16
 MAX_STOP_BYTES: Final = 256
 MAX_STOP_TOKENS: Final = 16
@@ -66,13 +67,15 @@ def _input(request: GenerationRequest) -> list[Violation]:
             return [Violation("prompt", "must not be empty")]
         case TokenIds(ids=()):
             return [Violation("tokens.ids", "must not be empty")]
+        case TokenIds(ids=ids) if len(ids) > MAX_TOKEN_IDS:
+            return [Violation("tokens.ids", f"at most {MAX_TOKEN_IDS}")]
         case TokenIds(ids=ids) if min(ids) < 0:
             at = next(i for i, value in enumerate(ids) if value < 0)
             return [Violation(f"tokens.ids[{at}]", f"must be at least 0, got {ids[at]}")]
         case Chat(messages=()):
             return [Violation("chat.messages", "must not be empty")]
         case Chat(messages=messages) if len(messages) > MAX_MESSAGES:
-            return [Violation("chat.messages", f"at most {MAX_MESSAGES}, got {len(messages)}")]
+            return [Violation("chat.messages", f"at most {MAX_MESSAGES}")]
         case _:
             return []
 
@@ -88,8 +91,7 @@ def _sampling(sampling: Sampling) -> list[Violation]:
     if low is not None and high is not None and high >= 1 and low > high:
         found.append(Violation("sampling.min_output_tokens", f"must be at most max_output_tokens ({high}), got {low}"))
     if len(sampling.logit_bias) > MAX_LOGIT_BIAS:
-        count = len(sampling.logit_bias)
-        found.append(Violation("sampling.logit_bias", f"at most {MAX_LOGIT_BIAS} entries, got {count}"))
+        found.append(Violation("sampling.logit_bias", f"at most {MAX_LOGIT_BIAS} entries"))
     else:
         for token_id, bias in sampling.logit_bias.items():
             where = f"sampling.logit_bias[{token_id}]"
@@ -104,13 +106,13 @@ def _stop(request: GenerationRequest) -> list[Violation]:
     found = []
     sequences, token_ids = request.stop.sequences, request.stop.token_ids
     if len(sequences) > MAX_STOP_SEQUENCES:
-        found.append(Violation("stop.sequences", f"at most {MAX_STOP_SEQUENCES}, got {len(sequences)}"))
+        found.append(Violation("stop.sequences", f"at most {MAX_STOP_SEQUENCES}"))
     for at, sequence in enumerate(sequences[:MAX_STOP_SEQUENCES]):
         size = len(sequence.encode())
         if not 1 <= size <= MAX_STOP_BYTES:
             found.append(Violation(f"stop.sequences[{at}]", f"must be 1 to {MAX_STOP_BYTES} bytes, got {size}"))
     if len(token_ids) > MAX_STOP_TOKENS:
-        found.append(Violation("stop.token_ids", f"at most {MAX_STOP_TOKENS}, got {len(token_ids)}"))
+        found.append(Violation("stop.token_ids", f"at most {MAX_STOP_TOKENS}"))
     found += [
         Violation(f"stop.token_ids[{at}]", f"must be at least 0, got {token_id}")
         for at, token_id in enumerate(token_ids[:MAX_STOP_TOKENS])

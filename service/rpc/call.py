@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,7 @@ __all__ = ["CallRecord", "current_call", "set_current_call"]
 _call: contextvars.ContextVar[CallRecord] = contextvars.ContextVar("headrace_call")
 
 _FAULT_NAMES: Final = frozenset(code.name for code in SERVER_FAULTS)
+_DEADLINE_SLACK_S: Final = 0.01
 # What a failure counts as; every reason that is not here was refused before it ran.
 _OUTCOMES: Final = {
     Reason.DEADLINE_IN_QUEUE: "deadline_exceeded",
@@ -46,6 +48,8 @@ class CallRecord:
     outcome: str = "completed"
     status: str = "OK"
     error: ServiceError | None = None
+    # Monotonic; None if the caller set none.
+    deadline_s: float | None = None
     last_sequence: int = 0
     is_closed: bool = False
     # True once a log line has told the end of this call.
@@ -56,8 +60,10 @@ class CallRecord:
         """The status, if it is a fault of this server."""
         return self.status if self.status in _FAULT_NAMES else None
 
-    def note(self, error: BaseException, *, is_past_deadline: bool) -> None:
+    def note(self, error: BaseException) -> None:
         """Classify what ended the call. Idempotent."""
+        # gRPC cancels a call a few milliseconds before its own clock says 0.
+        is_past_deadline = self.deadline_s is not None and time.monotonic() >= self.deadline_s - _DEADLINE_SLACK_S
         if isinstance(error, ServiceError):
             self.error = error
             self.status = STATUS_BY_REASON[error.reason].name

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 from google.protobuf import duration_pb2, json_format, timestamp_pb2
 
@@ -26,8 +27,18 @@ from service.core.request import (
     StopCriteria,
     TokenIds,
 )
+from service.core.validate import (
+    MAX_LOGIT_BIAS,
+    MAX_MESSAGES,
+    MAX_STOP_SEQUENCES,
+    MAX_STOP_TOKENS,
+    MAX_TOKEN_IDS,
+)
 
 __all__ = ["event_to_proto", "model_to_proto", "request_from_proto"]
+
+MAX_PARTS: Final = 1024
+MAX_TEMPLATE_ARGS_BYTES: Final = 16 * 1024
 
 _ROLES: Final = {
     chat_pb2.ROLE_SYSTEM: Role.SYSTEM,
@@ -68,8 +79,8 @@ def request_from_proto(message: generation_pb2.GenerateRequest) -> tuple[Generat
         input=_input_from_proto(message, found),
         sampling=_sampling_from_proto(message.sampling),
         stop=StopCriteria(
-            sequences=tuple(message.stop.sequences),
-            token_ids=tuple(message.stop.token_ids),
+            sequences=tuple(message.stop.sequences[: MAX_STOP_SEQUENCES + 1]),
+            token_ids=tuple(message.stop.token_ids[: MAX_STOP_TOKENS + 1]),
             include_in_output=message.stop.include_in_output,
         ),
         output=OutputOptions(
@@ -89,7 +100,7 @@ def _input_from_proto(message: generation_pb2.GenerateRequest, found: list[Viola
         case "prompt":
             return Prompt(text=message.prompt)
         case "tokens":
-            return TokenIds(ids=tuple(message.tokens.ids))
+            return TokenIds(ids=tuple(message.tokens.ids[: MAX_TOKEN_IDS + 1]))
         case "chat":
             return _chat_from_proto(message.chat, found)
         case _:
@@ -99,23 +110,39 @@ def _input_from_proto(message: generation_pb2.GenerateRequest, found: list[Viola
 
 def _chat_from_proto(message: chat_pb2.ChatInput, found: list[Violation]) -> Chat:
     messages = []
-    for at, one in enumerate(message.messages):
+    # Lists are cut just past their bound: the check names it, and no list, however
+    # long, holds up the loop.
+    for at, one in enumerate(message.messages[: MAX_MESSAGES + 1]):
         role = _ROLES.get(one.role)
         if role is None:
             found.append(Violation(f"chat.messages[{at}].role", "required: system, developer, user or assistant"))
             role = Role.USER
-        for part_at, part in enumerate(one.content):
+        if len(one.content) > MAX_PARTS:
+            found.append(Violation(f"chat.messages[{at}].content", f"at most {MAX_PARTS} parts"))
+        parts = one.content[:MAX_PARTS]
+        for part_at, part in enumerate(parts):
             if part.WhichOneof("part") is None:
                 found.append(Violation(f"chat.messages[{at}].content[{part_at}]", "required: set text"))
-        content = "".join(part.text for part in one.content)
+        content = "".join(part.text for part in parts)
         messages.append(ChatMessage(role=role, content=content, name=one.name or None))
-    return Chat(messages=tuple(messages), template_args=json_format.MessageToDict(message.template_args))
+    return Chat(messages=tuple(messages), template_args=_template_args(message, found))
+
+
+def _template_args(message: chat_pb2.ChatInput, found: list[Violation]) -> dict[str, Any]:
+    if message.template_args.ByteSize() > MAX_TEMPLATE_ARGS_BYTES:
+        found.append(Violation("chat.template_args", f"at most {MAX_TEMPLATE_ARGS_BYTES} bytes"))
+        return {}
+    try:
+        return json_format.MessageToDict(message.template_args)
+    except (ValueError, json_format.SerializeToJsonError) as error:  # NaN and infinity
+        found.append(Violation("chat.template_args", f"is no JSON: {error}"))
+        return {}
 
 
 def _sampling_from_proto(message: sampling_pb2.SamplingParams) -> Sampling:
     return Sampling(
         **{name: getattr(message, name) for name in _SCALARS if message.HasField(name)},
-        logit_bias=dict(message.logit_bias),
+        logit_bias=dict(islice(message.logit_bias.items(), MAX_LOGIT_BIAS + 1)),
         ignore_eos=message.ignore_eos,
     )
 

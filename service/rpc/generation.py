@@ -95,7 +95,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             except BaseException as error:
                 failure: BaseException | None = watch.failure() if isinstance(error, asyncio.CancelledError) else None
                 failure = failure or error
-                call.note(failure, is_past_deadline=context.time_remaining() == 0)
+                call.note(failure)
                 if isinstance(failure, ServiceError) and failure.reason in _ENGINE_FAULTS:
                     self._monitor.look_at(model)
                 if failure is not error:

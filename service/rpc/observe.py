@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from opentelemetry import trace
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from runtime import semconv
-from service.core.errors import Reason, ServiceError
+from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.rpc.call import CallRecord, set_current_call
 from service.rpc.status import to_status
 from service.telemetry.instruments import record_rpc
@@ -34,6 +35,8 @@ _tracer = trace.get_tracer("headrace.service")
 _propagator = TraceContextTextMapPropagator()
 
 _MAX_ID_CHARS = 128
+# grpc.aio reports centuries where there is no deadline.
+_NO_DEADLINE_S = 1e9
 _PREFIX = "/headrace.v1."
 
 
@@ -67,11 +70,27 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
         method = details.method[1:]
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                _observed(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+                _observed(method, handler.unary_stream),
+                _tolerant(handler.request_deserializer),
+                handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
-            _observed(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            _observed(method, handler.unary_unary), _tolerant(handler.request_deserializer), handler.response_serializer
         )
+
+
+class _Malformed:
+    """Stands for bytes that are no request, so that they get a status and a log line like any other mistake."""
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parse(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Malformed()
+
+    return parse
 
 
 def _observed(method: str, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
@@ -79,11 +98,13 @@ def _observed(method: str, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Ca
         call = _open(method, context)
         set_current_call(call)
         try:
+            if isinstance(request, _Malformed):
+                raise invalid([Violation("", "the bytes are no message of this method's request type")])
             return await behavior(request, context)
         except grpc.aio.AbortError:
             raise
         except BaseException as error:
-            call.note(error, is_past_deadline=context.time_remaining() == 0)
+            call.note(error)
             if isinstance(error, ServiceError):
                 await _abort(call, error, context)
             if isinstance(error, grpc.aio.InternalError):
@@ -111,10 +132,11 @@ def _open(method: str, context: Any) -> CallRecord:
     request_id = _request_id(metadata)
     span.set_attribute(semconv.REQUEST_ID, request_id)
     remaining_s = context.time_remaining()
-    # grpc.aio reports centuries where there is no deadline.
-    if remaining_s is not None and remaining_s < 1e9:
+    call = CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
+    if remaining_s is not None and remaining_s < _NO_DEADLINE_S:
         span.set_attribute(semconv.DEADLINE_S, remaining_s)
-    return CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
+        call.deadline_s = call.received_s + remaining_s
+    return call
 
 
 def _request_id(metadata: Sequence[tuple[str, Any]]) -> str:
@@ -130,7 +152,7 @@ def _is_sane(value: str) -> bool:
 
 
 async def _abort(call: CallRecord, error: ServiceError, context: Any) -> None:
-    call.note(error, is_past_deadline=False)
+    call.note(error)
     if error.detail:
         logger.warning(
             "%s: %s", error.reason.name, error.detail, extra={"request_id": call.request_id, "method": call.method}

@@ -56,6 +56,8 @@ _KEEPALIVE: Final = (
     # Finds clients that vanished without a word, so that their work stops.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Where the kernel still acknowledges for a frozen process, this one decides.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     # Lets balancers spread long-lived clients anew.
     ("grpc.max_connection_age_ms", 30 * 60_000),
     # Two servers on one port would share it silently and split the calls.

@@ -37,6 +37,14 @@ def test_a_models_file_takes_the_place_of_the_settings(tmp_path: Path) -> None:
         declared_models(ServiceSettings(models_file=path))
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000], ids=["not text", "too deep"])
+def test_a_file_that_cannot_be_read_is_a_clear_problem(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "models.toml"
+    path.write_bytes(content)
+    with pytest.raises(ModelsFileError, match=r"models\.toml"):
+        declared_models(ServiceSettings(models_file=path))
+
+
 async def test_models_are_opened_with_their_limits() -> None:
     settings = ServiceSettings(backend="simulator", simulator_max_running=3, max_waiting=2)
     registry = await open_models(declared_models(settings))

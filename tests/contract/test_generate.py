@@ -17,6 +17,7 @@ from service.generation.watch import Limits
 from service.rpc.generation import DeadlinePolicy
 from service.templates import load_template
 from tests.support.service import (
+    Failure,
     GenerateRequest,
     RunningService,
     eventually,
@@ -365,6 +366,57 @@ async def test_defaults_of_the_model_apply_where_nothing_is_set() -> None:
         events = await service.events(GenerateRequest(model="sim", prompt="hi"))
         assert events[-1].completed.usage.output_token_count == 3
         assert events[0].started.seed == 5
+
+
+async def test_bytes_that_are_no_message_are_an_argument_error_like_any_other(
+    service: RunningService, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = service.channel.unary_stream("/headrace.v1.GenerationService/Generate")
+    with caplog.at_level("INFO"), pytest.raises(grpc.aio.AioRpcError) as refused:
+        await raw(b"\xff\xff\xff", timeout=5).read()
+    failure = Failure(refused.value, 0)
+    assert (failure.code, failure.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_refused_call_has_its_log_line(service: RunningService, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        failure = await service.failure(GenerateRequest(model="nope", prompt="hi"), metadata=(("x-request-id", "r-7"),))
+        await eventually(lambda: any(record.name == "headrace.request" for record in caplog.records))
+    (line,) = [record for record in caplog.records if record.name == "headrace.request"]
+    assert (line.request_id, line.reason, line.status) == ("r-7", failure.info.reason, "NOT_FOUND")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "args", [{"a": "x" * 20_000}, {"a": [{}] * 10_000}, {"a": float("nan")}, {"a": float("inf")}], ids=str
+)
+async def test_template_arguments_are_bounded_json(service: RunningService, args: dict[str, object]) -> None:
+    chat = chat_pb2.ChatInput(messages=[chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER)])
+    chat.template_args.update(args)
+    failure = await service.failure(GenerateRequest(model="sim", chat=chat))
+    assert failure.fields == ["chat.template_args"]
+
+
+async def test_lists_without_end_are_refused_at_once(service: RunningService) -> None:
+    part = chat_pb2.ContentPart(text="")
+    message = chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER, content=[part] * 200_000)
+    request = GenerateRequest(
+        model="sim",
+        chat=chat_pb2.ChatInput(messages=[message]),
+        stop=sampling_pb2.StopCriteria(sequences=["x"] * 200_000, token_ids=[1] * 200_000),
+        sampling=SamplingParams(logit_bias=dict.fromkeys(range(100_000), 1.0)),
+    )
+    failure = await service.failure(request)
+    assert failure.fields == [
+        "chat.messages[0].content",
+        "sampling.logit_bias",
+        "stop.sequences",
+        "stop.token_ids",
+    ]
+    many = chat_pb2.ChatInput(messages=[chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER)] * 200_000)
+    assert (await service.failure(GenerateRequest(model="sim", chat=many))).fields == ["chat.messages"]
+    ids = generation_pb2.TokenIds(ids=[1] * 2_000_000)
+    assert (await service.failure(GenerateRequest(model="sim", tokens=ids))).fields == ["tokens.ids"]
 
 
 # Failures of the engine

@@ -230,6 +230,22 @@ async def test_drain_finishes_short_streams_refuses_new_ones_and_ends_the_rest()
         assert service.sim.running == 0
 
 
+async def test_a_hurried_drain_ends_what_runs_at_once() -> None:
+    async with running_service() as service, asyncio.timeout(5):
+        endless = service.generation.Generate(
+            GenerateRequest(model="sim", prompt=script(tokens=["e"], token_ms=10)), timeout=60
+        )
+        await endless.read()
+        stopping = asyncio.create_task(service.server.stop(60))
+        await eventually(lambda: service.server.drain.is_draining)
+        service.server.drain.hurry()
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            while await endless.read() is not grpc.aio.EOF:
+                pass
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        await stopping
+
+
 async def test_an_idle_server_stops_at_once() -> None:
     async with running_service() as service, asyncio.timeout(3):
         await service.server.stop(30)

@@ -149,6 +149,23 @@ def test_any_split_of_the_servers_bytes_gives_the_same_messages(
     asyncio.run(run())
 
 
+async def test_a_piece_that_looks_like_a_message_is_a_piece() -> None:
+    connection, _, router = connected()
+    call, encoder = begin(router), Encoder()
+    inner = prefixed([b"x"])
+    whole = prefixed([inner * 2])
+    sent = SettingsFrame(0).serialize()
+    for fields, flags in (
+        ([(":status", "200"), ("content-type", "application/grpc")], []),
+        ([("grpc-status", "0")], ["END_STREAM"]),
+    ):
+        sent += HeadersFrame(1, encoder.encode(fields), flags=["END_HEADERS", *flags]).serialize()
+        if not flags:
+            sent += b"".join(DataFrame(1, piece).serialize() for piece in (whole[:5], inner, inner, prefixed([b"y"])))
+    connection.data_received(sent)
+    assert await everything(call) == [inner * 2, b"y"]
+
+
 async def test_every_single_cut_gives_the_same_messages() -> None:
     messages = [b"", b"a", b"token", b"x" * 300]
     encoder = Encoder()

@@ -161,6 +161,18 @@ def test_what_is_sent_stays_within_every_window_and_all_of_it_goes_out(
     assert ended == set(bodies)
 
 
+def test_a_changed_setting_moves_the_windows_of_open_streams_also_below_zero() -> None:
+    written: list[bytes] = []
+    outbox = Outbox(written.append)
+    outbox.set_initial_window(10)
+    outbox.send(1, b"", b"x" * 30)
+    outbox.set_initial_window(4)  # 10 are out: the window is -6
+    assert outbox.widen(1, 6)
+    assert sum(len(raw) - 9 for raw in written if raw) == 10
+    outbox.set_initial_window(24)
+    assert sum(len(raw) - 9 for raw in written if raw) == 30
+
+
 def test_a_paused_socket_gets_nothing_until_it_takes_more() -> None:
     written: list[bytes] = []
     outbox = Outbox(written.append)

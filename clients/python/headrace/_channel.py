@@ -25,12 +25,20 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 
 # UNAVAILABLE alone is safe to repeat (AIP-194), and gRPC does so only while nothing has come back:
 # the service sends no initial metadata before `started`, so the whole waiting line is covered.
+RETRY_MAX_ATTEMPTS: Final = 3
+RETRY_FIRST_BACKOFF_S: Final = 0.2
+RETRY_MAX_BACKOFF_S: Final = 2.0
+RETRY_BACKOFF_FACTOR: Final = 2
+RETRIABLE_STATUSES: Final = ("UNAVAILABLE",)
+# While most calls fail, none is repeated: each failure costs a token, each success earns a tenth.
+RETRY_TOKENS: Final = 10
+RETRY_TOKEN_RATIO: Final = 0.1
 RETRY_POLICY: Final = {
-    "maxAttempts": 3,
-    "initialBackoff": "0.2s",
-    "maxBackoff": "2s",
-    "backoffMultiplier": 2,
-    "retryableStatusCodes": ["UNAVAILABLE"],
+    "maxAttempts": RETRY_MAX_ATTEMPTS,
+    "initialBackoff": f"{RETRY_FIRST_BACKOFF_S}s",
+    "maxBackoff": f"{RETRY_MAX_BACKOFF_S}s",
+    "backoffMultiplier": RETRY_BACKOFF_FACTOR,
+    "retryableStatusCodes": list(RETRIABLE_STATUSES),
 }
 SERVICE_CONFIG: Final = {
     # No timeout in here: as a service config it does not work with grpc.aio. It goes with every call.
@@ -40,7 +48,7 @@ SERVICE_CONFIG: Final = {
             "retryPolicy": RETRY_POLICY,
         }
     ],
-    "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    "retryThrottling": {"maxTokens": RETRY_TOKENS, "tokenRatio": RETRY_TOKEN_RATIO},
     # A target with several addresses (dns:///headless-service:50051) uses them all.
     "loadBalancingConfig": [{"round_robin": {}}],
 }
@@ -61,6 +69,10 @@ DEFAULT_OPTIONS: Final[Mapping[str, str | int]] = {
     # The bandwidth probe widens the window as data flows, so a reader that stalls would let the server
     # run tens of thousands of tokens ahead; tokens need latency, not bandwidth, and probes cost pings.
     "grpc.http2.bdp_probe": 0,
+    # The library waits up to two minutes before it tries a server again that was gone.
+    "grpc.initial_reconnect_backoff_ms": 200,
+    "grpc.min_reconnect_backoff_ms": 1_000,
+    "grpc.max_reconnect_backoff_ms": 3_000,
     "grpc.primary_user_agent": f"headrace-python/{__version__}",
 }
 
