@@ -15,6 +15,7 @@ __all__ = ["GatewaySettings"]
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Transport = Literal["grpcio", "asyncio"]
 InboundTrace = Literal["never", "link", "parent"]
 
 
@@ -43,6 +44,12 @@ class GatewaySettings(Settings):
     tls_cert_file: Path | None = Field(default=None, description="PEM client certificate; needs tls_key_file.")
     tls_key_file: Path | None = Field(default=None, description="PEM key of the client certificate.")
     tls_server_name: str | None = Field(default=None, description="Name to verify, if it is not the one in target.")
+    transport: Transport = Field(
+        default="asyncio",
+        description="What reads generations from the service: asyncio is the client's own HTTP/2 on the event loop, "
+        "for about a third of the CPU per token; grpcio is gRPC's. Targets that only gRPC knows (xds, HTTP proxies) "
+        "use grpcio anyway.",
+    )
 
     cors_origins: Annotated[list[str], NoDecode, BeforeValidator(_comma_separated)] = Field(
         default=[],

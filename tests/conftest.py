@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.support.service"]
+pytest_plugins = ["tests.support.service", "tests.support.triton_server"]
 
 
 @pytest.fixture(autouse=True)

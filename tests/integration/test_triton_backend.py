@@ -29,9 +29,7 @@ from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 from service.core.request import Constraint, ConstraintKind, Sampling
 from tests.support.triton_parts import LIB
-from tests.support.triton_server import SCRIPTED_SLOTS, RealTriton, llama_triton, scripted_triton
-
-__all__ = ["llama_triton", "scripted_triton"]
+from tests.support.triton_server import SCRIPTED_SLOTS, RealTriton
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
 

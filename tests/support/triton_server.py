@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,9 @@ from typing import Any
 import psutil
 import pytest
 
-__all__ = ["SCRIPTED_SLOTS", "RealTriton", "llama_triton", "scripted_triton"]
+from tests.support.processes import free_ports
+
+__all__ = ["SCRIPTED_SLOTS", "RealTriton", "llama_triton", "running_triton", "scripted_triton"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "scripts" / "triton" / "serve"
@@ -66,21 +67,22 @@ class RealTriton:
 @pytest.fixture(scope="session")
 def llama_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
     """The repository as it is served: llama.cpp with the sample model."""
-    with _running(tmp_path_factory.mktemp("triton"), "llamacpp") as server:
+    with running_triton(tmp_path_factory.mktemp("triton"), "llamacpp") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def scripted_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
     """The same repository with the scripted engine, and models that can be loaded again."""
-    with _running(
+    with running_triton(
         tmp_path_factory.mktemp("triton"), "scripted", "--model-control-mode=explicit", "--load-model=*"
     ) as server:
         yield server
 
 
 @contextmanager
-def _running(folder: Path, engine: str, *arguments: str) -> Iterator[RealTriton]:
+def running_triton(folder: Path, engine: str, *arguments: str, ports: list[int] | None = None) -> Iterator[RealTriton]:
+    """Run a Triton for the length of the block; `ports` are gRPC, HTTP and metrics, free ones by default."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     environ["HEADRACE_TRITON_SLOTS"] = "4" if engine == "llamacpp" else str(SCRIPTED_SLOTS)
     setup = subprocess.run(
@@ -93,7 +95,7 @@ def _running(folder: Path, engine: str, *arguments: str) -> Iterator[RealTriton]
     if setup.returncode == EXIT_UNSUPPORTED:
         pytest.skip(setup.stderr.strip())
     assert setup.returncode == 0, setup.stdout + setup.stderr
-    grpc_port, http_port, metrics_port = _free_ports(3)
+    grpc_port, http_port, metrics_port = ports or free_ports(3)
     log, event_log = folder / "server.log", folder / "events.jsonl"
     command = [
         sys.executable,
@@ -136,11 +138,3 @@ def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         time.sleep(0.05)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
     pytest.fail(f"Triton did not become ready in {READY_S} s; the end of its log:\n{tail}")
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]

@@ -16,7 +16,7 @@ from headrace._http2.frames import ErrorCode, FrameError
 from headrace._http2.outbox import Outbox
 from headrace._http2.outcome import Outcome
 from headrace._http2.retry import RetryThrottle, retry_delay_s
-from headrace._http2.target import Address, Target, parse_target
+from headrace._http2.target import Address, Target, parse_target, uses_proxy
 
 Code = grpc.StatusCode
 BUSY = Outcome(Code.UNAVAILABLE)
@@ -263,3 +263,16 @@ def at(host: str, port: int) -> Address:
 )
 def test_a_target_names_addresses_or_a_name_or_is_left_to_grpc(target: str, expected: Target | None) -> None:
     assert parse_target(target) == expected
+
+
+def test_a_proxy_of_the_environment_is_left_to_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    targets = [parse_target(text) for text in ("llm.internal:1", "10.0.0.1:1", "unix:/run/s")]
+    found = [target for target in targets if target is not None]
+    assert [uses_proxy(target) for target in found] == [False, False, False]
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    assert [uses_proxy(target) for target in found] == [True, True, False]
+    monkeypatch.setenv("no_proxy", ".internal,10.0.0.1")
+    assert [uses_proxy(target) for target in found] == [False, False, False]

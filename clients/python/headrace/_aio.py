@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import Any, Final, Literal, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -20,6 +20,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import TracerProvider
 
 from headrace._channel import ChannelOptions, TlsConfig, open_channel
+from headrace._http2.channel import Http2Channel, open_http2_channel
+from headrace._http2.security import ssl_context
 from headrace._reader import EventReader, GrpcAioReader
 from headrace._requests import RequestFields, build_request
 from headrace._stream import GenerationStream
@@ -28,12 +30,15 @@ from headrace.errors import NotFound, error_from_rpc
 from headrace.v1 import generation_pb2 as pb
 from headrace.v1 import generation_pb2_grpc, model_pb2, model_pb2_grpc
 
-__all__ = ["AsyncClient", "CallMetadata"]
+__all__ = ["AsyncClient", "CallMetadata", "Transport"]
 
 CallMetadata = Sequence[tuple[str, str]] | Mapping[str, str]
+# What carries Generate: gRPC's own transport, or this package's on the event loop's sockets.
+Transport = Literal["grpcio", "asyncio"]
 UnaryCall = Callable[..., Awaitable[Any]]
 
 DEFAULT_TARGET: Final = "127.0.0.1:50051"
+DEFAULT_TRANSPORT: Transport = "grpcio"
 GENERATE_TIMEOUT_S: Final = 600.0
 UNARY_TIMEOUT_S: Final = 10.0
 GENERATE: Final = "headrace.v1.GenerationService/Generate"
@@ -47,10 +52,13 @@ PAGE_SIZE: Final = 200
 class _Connection:
     """A channel and the calls on it, for one event loop."""
 
-    __slots__ = ("channel", "check_health", "generation", "loop", "models")
+    __slots__ = ("channel", "check_health", "generation", "http2", "loop", "models")
 
-    def __init__(self, target: str, tls: TlsConfig | None, options: ChannelOptions) -> None:
+    def __init__(self, target: str, tls: TlsConfig | None, options: ChannelOptions, transport: Transport) -> None:
         self.loop = asyncio.get_running_loop()
+        self.http2: Http2Channel | None = None
+        if transport == "asyncio":
+            self.http2 = open_http2_channel(target, tls, options)
         self.channel = open_channel(target, tls, options)
         self.generation: Any = generation_pb2_grpc.GenerationServiceStub(self.channel)
         self.models: Any = model_pb2_grpc.ModelServiceStub(self.channel)
@@ -59,6 +67,24 @@ class _Connection:
         self.check_health = self.channel.unary_unary(
             HEALTH_CHECK, request_serializer=StringValue.SerializeToString, response_deserializer=Int32Value.FromString
         )
+
+    def open_generation(
+        self, request: pb.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+    ) -> EventReader:
+        """Begin a Generate call."""
+        if self.http2 is None:
+            return GrpcAioReader(self.generation.Generate(request, timeout=timeout_s, metadata=metadata))
+        body = request.SerializeToString()
+        parse = pb.GenerateResponse.FromString
+        return self.http2.call(GENERATE, body, parse, timeout_s=timeout_s, metadata=metadata)
+
+    async def close(self) -> None:
+        """Close both transports; calls that still run end as cancelled."""
+        try:
+            if self.http2 is not None:
+                await self.http2.close()
+        finally:
+            await self.channel.close(None)
 
 
 class AsyncClient:
@@ -69,6 +95,12 @@ class AsyncClient:
     calls; `async with` or `close()` closes it and cancels what still runs.
     `metadata` goes with every call. `channel_options` win over the defaults.
     Every call makes a CLIENT span; None takes the global tracer provider.
+    `transport` is what carries generations, "grpcio" if None. "asyncio" reads
+    them on the event loop itself, for less than half of the CPU per message; a
+    target or channel option that only gRPC's own transport knows (xds, proxies,
+    service configs) falls back to that. Without roots in `tls` it trusts the
+    system's, where grpcio brings its own; certificates that cannot be used are a
+    ValueError here.
 
     Every call has a timeout; `timeout_s=None` means 600 s for a generation and
     10 s for the others. All of them raise HeadraceError (see
@@ -83,11 +115,15 @@ class AsyncClient:
         metadata: CallMetadata = (),
         channel_options: ChannelOptions = (),
         tracer_provider: TracerProvider | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.target = target
         self._tls = tls
         self._metadata = _pairs(metadata)
         self._options = channel_options
+        self._transport: Transport = transport or DEFAULT_TRANSPORT
+        if tls is not None and self._transport == "asyncio":
+            ssl_context(tls)  # what is wrong with it is better said now than by every call
         self._tracer = client_tracer(tracer_provider)
         self._connection: _Connection | None = None
         self._is_closed = False
@@ -105,7 +141,7 @@ class AsyncClient:
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.channel.close(None)
+            await connection.close()
 
     def generate(
         self,
@@ -133,10 +169,7 @@ class AsyncClient:
         def open_call() -> tuple[EventReader, CallSpan]:
             connection = self._connect()
             span = CallSpan(self._tracer, GENERATE, self.target, context)
-            call = connection.generation.Generate(
-                request, timeout=limit_s, metadata=self._call_metadata(metadata, span)
-            )
-            return GrpcAioReader(call), span
+            return connection.open_generation(request, limit_s, self._call_metadata(metadata, span)), span
 
         return GenerationStream(open_call)
 
@@ -203,7 +236,7 @@ class AsyncClient:
         if self._is_closed:
             raise RuntimeError("this client is closed")
         if self._connection is None:
-            self._connection = _Connection(self.target, self._tls, self._options)
+            self._connection = _Connection(self.target, self._tls, self._options, self._transport)
         elif self._connection.loop is not asyncio.get_running_loop():
             raise RuntimeError("a client belongs to the event loop of its first call; make another for this loop")
         return self._connection
