@@ -2,71 +2,329 @@
 
 Cutting: ASGI has no word for it, but a response that cannot be completed must
 not look complete, and a client that takes nothing must not hold a connection
-whose buffer never drains (closing would wait for it). Bounds: a request head
-is bounded in size and time, and a connection has to say something.
+whose buffer never drains (closing would wait for it). Bounds: heads and
+trailers are bounded in size, heads and the client's taking of what was sent in
+time, and a connection has to say something. Order: what comes behind a request
+is not looked at before its response has ended, so that nothing in it can
+disturb the response, and reading goes on, so that a client's leaving is seen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-__all__ = ["ABORT", "MAX_HEAD_BYTES", "BoundedProtocol"]
+from gateway.exchange import request_id_from
+from gateway.http_cycle import Cycle, OldCycle
+from gateway.openai.errors import ApiError, invalid_request
+
+__all__ = ["ABORT", "MAX_HEAD_BYTES", "BoundedProtocol", "protocol_class"]
 
 # In scope["extensions"]: a function without arguments that cuts the connection.
 ABORT: Final = "headrace.connection.abort"
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+# Of what comes behind a running request; above it reading pauses.
+_MAX_AHEAD_BYTES: Final = 64 * 1024
+# A client that still sends when it is refused gets this to read the refusal:
+# closing at once would reset the connection under it (RFC 9112 9.6).
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 32 * 1024 * 1024
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol on httptools, bounded, which offers `ABORT` to the application."""
 
+    # How long a client may take nothing of what was sent; `gateway.config` has the reason.
+    send_timeout_s = 30.0
+
+    _active: Cycle | None = None  # the one whose application runs
     _is_reading_head = False
+    _is_upgrade = False
+    _is_lingering = False
     _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
+    _has_body_piece = False  # in what is parsed
+    _loose_bytes = 0  # received since then: framing and trailers
+    _linger_bytes = 0
+    _unsent_bytes = 0
+    _ahead = b""
+    _refusal: ApiError | None = None  # told when the responses before it have ended
+    _timer: asyncio.TimerHandle | None = None  # of the head, or of lingering
+    _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection; it is closed if no request begins within the keep-alive time."""
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection and its timers."""
-        self._stop_head_timer()
+        """End the connection and its timers, and tell the application that runs."""
+        self._stop_timer()
+        self._stop_send_timer()
         self._unset_keepalive_if_required()
+        if self._active is not None:
+            self._active.leave()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; a head that is not complete by then is bounded."""
-        super().data_received(data)
-        if not self._is_reading_head or self.transport.is_closing():
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+        """Parse, or keep for later what comes behind a running request."""
+        if self._is_lingering:
+            self._linger_bytes += len(data)
+            if self._linger_bytes > _LINGER_BYTES:
+                self.transport.abort()
+        elif self._active is not None and not self._active.more_body:
+            self._ahead += data
+            if len(self._ahead) > _MAX_AHEAD_BYTES:
+                self.flow.pause_reading()
+        else:
+            self._feed(data)
 
     def on_message_begin(self) -> None:
         """Begin a request: add the extension to its scope."""
         super().on_message_begin()
+        if self._active is None:
+            self._unset_keepalive_if_required()
         self._is_reading_head = True
+        self._head_bytes = 0
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # its TypedDict knows the standard extensions
         scope["extensions"] = {ABORT: self.transport.abort}
 
-    def on_headers_complete(self) -> None:
-        """Start the request."""
-        self._is_reading_head = False
-        self._head_bytes = 0
-        self._stop_head_timer()
-        super().on_headers_complete()
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._count(len(url))
+        super().on_url(url)
 
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; trailers are counted and dropped (RFC 9110 6.5.1: they must not pass for headers)."""
+        self._count(len(name) + len(value) + 4)
+        if self._is_reading_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the request, or queue it behind those that came in the same piece."""
+        if self.parser.should_upgrade():
+            self._is_upgrade = True
+            return
+        self._is_reading_head = False
+        self._head_bytes = self._loose_bytes = 0
+        self._stop_timer()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        version = self.parser.get_http_version()
+        self.scope |= {
+            "method": self.parser.get_method().decode("ascii"),
+            "http_version": version,
+            "path": self.root_path + (urllib.parse.unquote(path) if "%" in path else path),
+            "raw_path": self.root_path.encode("ascii") + url.path,
+            "query_string": url.query or b"",
+        }
+        self.cycle = (OldCycle if version == "1.0" else Cycle)(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue and version != "1.0",
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self._active is None:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._has_body_piece = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        if not self._is_upgrade:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with what came behind the request; after an early response nothing can."""
+        active, self._active = self._active, None
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            if active is not None and active.is_early:
+                self._linger()
+            elif self._active is None and self._refusal is not None:
+                self._refuse(self._refusal)
+            elif self._ahead or self._is_reading_head:
+                ahead, self._ahead = self._ahead, b""
+                self._feed(ahead)
+        self._watch_sending()
+
+    def pause_writing(self) -> None:
+        """Note that the client does not keep up."""
+        super().pause_writing()
+        self._watch_sending()
+
+    def resume_writing(self) -> None:
+        """Note that the client took what was sent."""
+        super().resume_writing()
+        self._stop_send_timer()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that says nothing."""
+        super().timeout_keep_alive_handler()
+        self._watch_sending()
+
+    def shutdown(self) -> None:
+        """Close the connection behind the response that runs."""
+        if self._active is not None:
+            self._active.keep_alive = False
+        else:
+            self.transport.close()
+            self._watch_sending()
+
+    def cut(self, *, if_idle: bool = False) -> None:
+        """Cut the connection, whatever is unsent; with `if_idle` not while a response is made."""
+        if self._active is None or not if_idle:
+            self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        assert isinstance(cycle, Cycle)
+        self._active = cycle
+        self._stop_send_timer()
+        super()._start_asgi_task(cycle, app)
+
+    def _feed(self, data: bytes) -> None:
+        self._has_body_piece = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+            return
+        except _HeadTooLargeError:
+            self._refuse(_too_large())
+            return
+        except httptools.HttpParserError as error:
+            is_too_large = isinstance(error.__context__, _HeadTooLargeError)
+            self._refuse(_too_large() if is_too_large else invalid_request("Invalid HTTP request received."))
+            return
+        if self._is_reading_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(_too_large())
+            elif self._timer is None and self._active is None:
+                self._timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+        elif self._active is not None and self._active.more_body:
+            self._loose_bytes = 0 if self._has_body_piece else self._loose_bytes + len(data)
+            if self._loose_bytes > MAX_HEAD_BYTES:
+                self._refuse(_too_large())
+
+    def _count(self, size: int) -> None:
+        # A piece may hold more than a head may have.
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLargeError
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Serve the request as if it had not offered another protocol (RFC 9110 7.8); the parser cannot."""
+        self._is_upgrade = False
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(invalid_request("CONNECT requests are not accepted."))
+            return
+        lines = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        version = self.parser.get_http_version().encode("ascii")
+        self._feed(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, b"".join(lines), rest))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what is no request, behind the responses before it; the connection ends with it."""
+        active = self._active
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        if active is not None and not active.more_body:
+            self._refusal = error
+            return
+        if active is not None:
+            self._active = None
+            active.leave()
+            if active.response_started:
+                self.transport.close()
+                self._watch_sending()
+                return
+        body = error.document().encode("ascii")
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **error.headers(),
+            "x-request-id": request_id_from({}),
+            "connection": "close",
+        }
+        reason = "Request Header Fields Too Large" if error.http_status == 431 else "Bad Request"
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(f"HTTP/1.1 {error.http_status} {reason}\r\n{head}\r\n".encode("ascii") + body)
+        self._linger()
+        self._watch_sending()
+
+    def _linger(self) -> None:
+        self._is_lingering = True
+        self._ahead = b""
+        self._unset_keepalive_if_required()
+        self._stop_timer()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def _watch_sending(self) -> None:
+        """Cut the connection if the client takes nothing while nothing more is written for it."""
+        self._stop_send_timer()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        if self._unsent_bytes:
+            self._send_timer = self.loop.call_later(self.send_timeout_s, self._check_sending)
+
+    def _check_sending(self) -> None:
+        if self.transport.get_write_buffer_size() >= self._unsent_bytes:
+            self.transport.abort()
+        else:
+            self._watch_sending()
+
+    def _stop_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _HeadTooLargeError(Exception):
+    pass
+
+
+class _Flow(FlowControl):
+    def resume_reading(self) -> None:
+        # The loop's transport refuses it with a traceback once it is closed.
+        if self.read_paused and not self._transport.is_closing():
+            super().resume_reading()
+
+
+def protocol_class(send_timeout_s: float) -> type[BoundedProtocol]:
+    """Return the protocol with its bound on a client that takes nothing, seconds."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"send_timeout_s": send_timeout_s})
+
+
+def _too_large() -> ApiError:
+    return invalid_request(
+        f"The request's header fields are larger than this server takes ({MAX_HEAD_BYTES} bytes).",
+        code="request_header_fields_too_large",
+        http_status=431,
+    )

@@ -8,6 +8,7 @@ message only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.exchange import Exchange, request_id_from
 from gateway.http_protocol import ABORT
+from gateway.lifetime import EndCause
 from gateway.openai.errors import internal
 from gateway.telemetry import GatewayTelemetry
 
@@ -60,6 +62,10 @@ class OutermostLayer:
 
         try:
             await self._app(inner, receive, send_first)
+        except asyncio.CancelledError:
+            # Only the end of the server cancels a request.
+            exchange.outcome = EndCause.DRAINED.value
+            raise
         except Exception:
             # Handlers answer what they expect; this is a bug, logged once, and the
             # caller has been told nothing of it but the status.

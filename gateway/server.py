@@ -2,7 +2,8 @@
 
 SIGTERM or SIGINT: /readyz says no at once; after `drain_delay_s` the listener
 closes and new work is refused; running requests have `drain_grace_s` to finish
-and then end with an error of their own. A second signal ends at once.
+and then end with an error of their own. A second signal ends them
+at once.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import uvicorn
 
 from gateway.app import Gateway
 from gateway.config import GatewaySettings
-from gateway.http_protocol import BoundedProtocol
+from gateway.http_protocol import BoundedProtocol, protocol_class
 
 __all__ = ["GatewayServer"]
 
 logger = logging.getLogger(__name__)
 
-# After the grace every stream still sends its last event; then uvicorn cancels.
-_LAST_WORDS_S: Final = 3.0
+# After the grace every stream still sends its last event; then it is cut, and
+# after one second more uvicorn cancels what is left.
+_LAST_WORDS_S: Final = 2.5
+_LAST_WORDS_AT_ONCE_S: Final = 0.2
+_CANCEL_S: Final = 3.5
 
 
 class GatewayServer:
@@ -60,7 +64,8 @@ class GatewayServer:
         if self._drain is None:
             self._drain = asyncio.create_task(self._leave())
         else:
-            self._server.should_exit = self._server.force_exit = True
+            self._drain.cancel()
+            self._drain = asyncio.create_task(self._leave_at_once())
 
     async def _leave(self) -> None:
         settings = self._gateway.settings
@@ -72,6 +77,22 @@ class GatewayServer:
         await asyncio.sleep(settings.drain_grace_s)
         logger.warning("the grace is over", extra={"running": len(self._gateway.generations.running)})
         self._gateway.end_all()
+        self._cut_connections(if_idle=True)
+        await asyncio.sleep(_LAST_WORDS_S)
+        self._cut_connections()
+
+    async def _leave_at_once(self) -> None:
+        self._gateway.is_leaving = self._gateway.is_refusing = True
+        self._server.should_exit = True
+        self._gateway.end_all()
+        self._cut_connections(if_idle=True)
+        await asyncio.sleep(_LAST_WORDS_AT_ONCE_S)
+        self._cut_connections()
+
+    def _cut_connections(self, *, if_idle: bool = False) -> None:
+        for connection in tuple(self._server.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.cut(if_idle=if_idle)
 
 
 class _Server(uvicorn.Server):
@@ -94,7 +115,7 @@ def _uvicorn_config(app: Gateway, settings: GatewaySettings) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        http=BoundedProtocol,
+        http=protocol_class(settings.send_timeout_s),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -103,5 +124,5 @@ def _uvicorn_config(app: Gateway, settings: GatewaySettings) -> uvicorn.Config:
         # What a proxy says about addresses is of no use here and not trusted.
         proxy_headers=False,
         timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=math.ceil(settings.drain_grace_s + _LAST_WORDS_S),
+        timeout_graceful_shutdown=math.ceil(settings.drain_grace_s + _CANCEL_S),
     )

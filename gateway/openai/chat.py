@@ -16,6 +16,13 @@ from headrace.v1 import generation_pb2 as gen
 
 __all__ = ["ChatMessage", "ChatRequest"]
 
+# Bounds of the contract.
+MAX_MESSAGES: Final = 4096
+MAX_PARTS: Final = 1024
+# Variables of a template are switches and small tables.
+MAX_TEMPLATE_ARGS: Final = 64
+MAX_TEMPLATE_ARGS_BYTES: Final = 16 * 1024
+
 _ROLES: Final[Mapping[str, chat_pb2.Role]] = {
     "system": chat_pb2.ROLE_SYSTEM,
     "user": chat_pb2.ROLE_USER,
@@ -36,7 +43,8 @@ def _content_kind(value: Any) -> str | None:
 
 
 _Content = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[TextPart], Tag("<parts>")],
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True), Tag("<parts>")],
     Discriminator(_content_kind),
 ]
 
@@ -100,7 +108,7 @@ class ResponseFormat(RequestModel):
 class ChatRequest(GenerationFields):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
         default=None, description="Most tokens to generate per choice. With max_tokens as well, the smaller counts."
     )
@@ -132,6 +140,20 @@ class ChatRequest(GenerationFields):
         if value is not None and "logprobs" in info.data and not info.data["logprobs"]:
             raise PydanticCustomError(
                 "invalid_parameter", "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled."
+            )
+        return value
+
+    @field_validator("chat_template_kwargs", mode="before")
+    @classmethod
+    def _small(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (
+            len(value) > MAX_TEMPLATE_ARGS
+            or len(json.dumps(value, ensure_ascii=False).encode()) > MAX_TEMPLATE_ARGS_BYTES
+        ):
+            raise PydanticCustomError(
+                "invalid_value",
+                "Invalid 'chat_template_kwargs': expected at most {members} members and {size} bytes of JSON.",
+                {"members": MAX_TEMPLATE_ARGS, "size": MAX_TEMPLATE_ARGS_BYTES},
             )
         return value
 

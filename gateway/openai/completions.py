@@ -14,6 +14,8 @@ __all__ = ["CompletionRequest"]
 
 # The legacy endpoint's own default; without it old callers get a whole context.
 DEFAULT_MAX_TOKENS: Final = 16
+# The contract's bound.
+MAX_TOKEN_IDS: Final = 2**20
 
 
 def _prompt_kind(value: Any) -> str | None:
@@ -26,12 +28,15 @@ def _prompt_kind(value: Any) -> str | None:
 
 
 _Text = Annotated[str, Field(min_length=1)]
-_Tokens = Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_length=1)]
+# Fail fast: an error for each of a million items would cost seconds.
+_Tokens = Annotated[
+    list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True)
+]
 _Prompt = Annotated[
     Annotated[_Text, Tag("<text>")]
     | Annotated[_Tokens, Tag("<tokens>")]
-    | Annotated[list[_Text], Tag("<texts>")]
-    | Annotated[list[_Tokens], Tag("<token lists>")],
+    | Annotated[list[_Text], Field(fail_fast=True), Tag("<texts>")]
+    | Annotated[list[_Tokens], Field(fail_fast=True), Tag("<token lists>")],
     Discriminator(_prompt_kind),
 ]
 

@@ -9,6 +9,7 @@ known, not served and would change the answer are refused by name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -25,7 +26,7 @@ from pydantic import (
     field_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from headrace.v1 import sampling_pb2
 
@@ -98,6 +99,30 @@ _Stop = Annotated[
     Discriminator(_stop_kind),
 ]
 _TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+# The schema library's own reading of keys also takes " 5", "+5", "1_0" and "5.0".
+_BIAS_KEY: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+MAX_BIASES: Final = 1024
+
+
+def _token_id_from_key(key: Any) -> int:
+    if isinstance(key, str) and _BIAS_KEY.fullmatch(key):
+        return int(key)
+    raise PydanticKnownError("int_parsing")
+
+
+def _few(value: Any) -> Any:
+    # Before the members are looked at: an error for each would cost seconds.
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise PydanticKnownError(
+            "too_long", {"field_type": "Dictionary", "max_length": MAX_BIASES, "actual_length": len(value)}
+        )
+    return value
+
+
+_Biases = Annotated[
+    dict[Annotated[_TokenId, BeforeValidator(_token_id_from_key)], Annotated[float, Field(ge=-100, le=100)]],
+    BeforeValidator(_few),
+]
 _TokenLimit = Annotated[int, Field(ge=1, le=INT32_MAX)]
 
 
@@ -142,9 +167,7 @@ class GenerationFields(RequestModel):
     include_stop_str_in_output: bool | None = Field(
         default=None, description="Extension. Keep the matched stop text in the answer."
     )
-    logit_bias: Annotated[dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = (
-        Field(default=None, description="Token id (as a string) to bias, -100 to 100.")
-    )
+    logit_bias: _Biases | None = Field(default=None, description="Token id (as a string) to bias, -100 to 100.")
     user: Hint
     metadata: Hint
     store: Hint

@@ -18,6 +18,7 @@ from gateway.openai.chat import ChatRequest
 from gateway.openai.completions import CompletionRequest
 from gateway.openai.errors import Naming
 from gateway.openai.problems import error_from_validation
+from gateway.openai.structure import check_structure
 from headrace.v1 import generation_pb2 as gen
 
 __all__ = ["Endpoint", "GenerationCall", "parse"]
@@ -89,6 +90,7 @@ _COMPLETION_NAMES: Final[Mapping[str, str]] = {
 
 def parse(endpoint: Endpoint, body: bytes) -> GenerationCall:
     """Return what `body` asks for; ApiError (400) that names every problem if it is not a valid request."""
+    check_structure(body)
     schema = ChatRequest if endpoint is Endpoint.CHAT else CompletionRequest
     try:
         asked = schema.model_validate_json(body)

@@ -161,7 +161,6 @@ async def test_bodies_over_the_limit_are_413_announced_or_not() -> None:
             fitting = fitting[: limit - 2] + b'"}'
             assert (await client.post(fitting)).status == 200
             assert is_refusal(await client.post(fitting + b" "), 413)
-            assert (await client.post(chat_body())).status == 200
         async with gateway.connect() as client:
             await client.send(
                 "POST", CHAT, headers={"content-length": "99999999999", "content-type": "application/json"}
@@ -220,7 +219,7 @@ async def test_other_methods_and_paths(
     response = await client.response()
     assert response.status == status
     assert response.headers.get("allow") == allow
-    assert method == "FOO" or is_refusal(response, status)
+    assert is_refusal(response, status)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/models", "/v1/models/fake", "/openapi.json", "/docs"])

@@ -89,6 +89,59 @@ def test_a_callers_megabyte_is_not_sent_back() -> None:
     assert len(refusal(chat, logit_bias={"x" * 10**6: 1}).message) < 500
 
 
+STRUCTURES = {
+    "objects": '"metadata":[' + "{}," * 70_000 + "1]",
+    "nested arrays": '"tools":' + "[" * 70_000 + "]" * 70_000,
+    "strings": '"x":{"b":""' + ',"a":""' * 150_000 + "}",
+    "numbers": '"prompt":[' + "1," * 1_400_000 + "1]",
+}
+
+
+@pytest.mark.parametrize("what", STRUCTURES)
+def test_structure_is_bounded_before_anything_is_built_from_it(what: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(Endpoint.COMPLETION, b'{"model":"m","prompt":"x",' + STRUCTURES[what].encode() + b"}")
+    assert (caught.value.http_status, caught.value.code) == (400, "request_too_complex")
+
+
+def test_text_that_looks_like_structure_is_text() -> None:
+    text = '[{"\\\\,' * 500_000
+    assert completion(prompt=text).request.prompt == text
+
+
+def test_a_prompt_of_as_many_token_ids_as_the_contract_takes_passes_and_one_more_does_not() -> None:
+    assert len(completion(prompt=[1] * 2**20).request.tokens.ids) == 2**20
+    assert refusal(completion, prompt=[1] * (2**20 + 1)).code == "array_above_max_length"
+
+
+@pytest.mark.parametrize("items", [[1, *[""] * 50_000], [[1] * 3] * 50_000, ["a", *[""] * 50_000], [["a"] * 50_000]])
+def test_of_many_wrong_items_one_is_told(items: Any) -> None:
+    assert "more." not in refusal(completion, prompt=items).message
+    assert "more." not in refusal(chat, messages=[{"role": "user", "content": items}]).message
+
+
+def test_lists_are_no_longer_than_the_contract_takes() -> None:
+    assert refusal(chat, messages=[{"role": "user", "content": "x"}] * 4097).param == "messages"
+    parts = [{"type": "text", "text": "x"}] * 1025
+    assert refusal(chat, messages=[{"role": "user", "content": parts}]).param == "messages[0].content"
+    assert refusal(chat, logit_bias={str(i): "x" for i in range(1025)}).code == "object_above_max_length"
+
+
+@pytest.mark.parametrize("key", [" 5", "5 ", "+5", "1_0", "5.0", "05", "", "\u0665", "9" * 5000, "abc"])
+def test_a_key_of_logit_bias_is_a_decimal_number_and_nothing_else(key: str) -> None:
+    error = refusal(chat, logit_bias={key: 1})
+    assert (error.code, str(error.param).startswith("logit_bias")) == ("invalid_value", True)
+
+
+@pytest.mark.parametrize(
+    "value", [{str(i): 1 for i in range(65)}, {"a": "x" * 17_000}, {"a": [{}] * 10_000}, {"a": "\u20ac" * 6000}]
+)
+def test_template_variables_are_few_and_small(value: dict[str, Any]) -> None:
+    error = refusal(chat, chat_template_kwargs=value)
+    assert (error.param, error.code) == ("chat_template_kwargs", "invalid_value")
+    assert "at most 64 members and 16384 bytes" in error.message
+
+
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_none_are_refused(text: str) -> None:
     body = '{"model":"m","messages":[{"role":"user","content":"q"}],"%s":%s}'

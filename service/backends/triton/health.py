@@ -29,7 +29,7 @@ _CANARY_PROMPT: Final = "Hello"
 
 
 class HealthProbe:
-    """Answers from the last token where it is young enough, and else generates one.
+    """Asks the server, and takes a young token for proof; without one it generates one.
 
     `token_at_s` is the loop's time of the last token of any generation, set by
     whoever reads it.
@@ -69,8 +69,7 @@ class HealthProbe:
         return Health.UNAVAILABLE
 
     async def _check(self, deadline: Deadline) -> Health:
-        if self._has_recent_token():
-            return Health.READY
+        # Asked even after a young token: a server that has gone since says so at once.
         live = await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=deadline.remaining_s())
         ready = await self._stub.ModelReady(
             service_pb2.ModelReadyRequest(name=self._model), timeout=deadline.remaining_s()
