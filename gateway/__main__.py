@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # Reading tokens is most of the gateway's CPU, and gRPC's older poller hands a
 # message over with one thread switch less: 30 to 40 % less CPU per token on a
@@ -11,6 +12,7 @@ import os
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 import uvloop
 
@@ -22,12 +24,31 @@ from runtime.settings import load
 
 __all__ = ["main"]
 
+_PROG: Final = "python -m gateway"
+
 
 def main() -> None:
     """Run the gateway until it is told to end."""
-    settings = load(GatewaySettings, prog="python -m gateway")
+    settings = load(GatewaySettings, prog=_PROG)
+    _check_files(settings)
     logs.configure(settings.log_level, settings.log_format)
     uvloop.run(_run(settings))
+
+
+def _check_files(settings: GatewaySettings) -> None:
+    """Exit with 2 and a line for each file of the settings that cannot be read."""
+    problems = []
+    for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
+        path = getattr(settings, name)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            variable = f"HEADRACE_GATEWAY_{name.upper()}"
+            problems.append(f"{_PROG}: {variable} (--{name.replace('_', '-')}): {error.strerror}: '{path}'\n")
+    if problems:
+        sys.stderr.write("".join(problems))
+        raise SystemExit(2)
 
 
 async def _run(settings: GatewaySettings) -> None:

@@ -17,23 +17,20 @@ from typing import Any, Final
 
 import httptools
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.exchange import request_id_from
-from gateway.http_cycle import Cycle, OldCycle
+from gateway.http_cycle import Cycle, Flow, OldCycle
+from gateway.http_refusal import MAX_HEAD_BYTES, head_too_large, response_bytes
 from gateway.openai.errors import ApiError, invalid_request
 
-__all__ = ["ABORT", "MAX_HEAD_BYTES", "BoundedProtocol", "protocol_class"]
+__all__ = ["ABORT", "BoundedProtocol", "protocol_class"]
 
 # In scope["extensions"]: a function without arguments that cuts the connection.
 ABORT: Final = "headrace.connection.abort"
 
-MAX_HEAD_BYTES: Final = 64 * 1024
 # Of what comes behind a running request; above it reading pauses.
 _MAX_AHEAD_BYTES: Final = 64 * 1024
-# A client that still sends when it is refused gets this to read the refusal:
-# closing at once would reset the connection under it (RFC 9112 9.6).
+# For a client that still sends to read its refusal (RFC 9112 9.6).
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 32 * 1024 * 1024
 
@@ -41,14 +38,14 @@ _LINGER_BYTES: Final = 32 * 1024 * 1024
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol on httptools, bounded, which offers `ABORT` to the application."""
 
-    # How long a client may take nothing of what was sent; `gateway.config` has the reason.
-    send_timeout_s = 30.0
+    send_timeout_s = 30.0  # how long a client may take nothing; `gateway.config` has the reason
 
     _active: Cycle | None = None  # the one whose application runs
     _is_reading_head = False
     _is_upgrade = False
     _is_lingering = False
-    _head_bytes = 0
+    _head_bytes = -1  # of further pieces in which an unfinished head came; -1 before the first one's end
+    _field_bytes = 0  # of the fields in a head, or in trailers
     _has_body_piece = False  # in what is parsed
     _loose_bytes = 0  # received since then: framing and trailers
     _linger_bytes = 0
@@ -61,7 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection; it is closed if no request begins within the keep-alive time."""
         super().connection_made(transport)
-        self.flow = _Flow(transport)
+        self.flow = Flow(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._active is None:
             self._unset_keepalive_if_required()
         self._is_reading_head = True
-        self._head_bytes = 0
+        self._head_bytes, self._field_bytes = -1, 0
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # its TypedDict knows the standard extensions
         scope["extensions"] = {ABORT: self.transport.abort}
 
@@ -114,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_upgrade = True
             return
         self._is_reading_head = False
-        self._head_bytes = self._loose_bytes = 0
+        self._field_bytes = self._loose_bytes = 0
         self._stop_timer()
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
@@ -199,6 +196,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         assert isinstance(cycle, Cycle)
         self._active = cycle
+        self._unset_keepalive_if_required()
         self._stop_send_timer()
         super()._start_asgi_task(cycle, app)
 
@@ -209,28 +207,26 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
             return
-        except _HeadTooLargeError:
-            self._refuse(_too_large())
-            return
         except httptools.HttpParserError as error:
             is_too_large = isinstance(error.__context__, _HeadTooLargeError)
-            self._refuse(_too_large() if is_too_large else invalid_request("Invalid HTTP request received."))
+            self._refuse(head_too_large() if is_too_large else invalid_request("Invalid HTTP request received."))
             return
         if self._is_reading_head:
-            self._head_bytes += len(data)
+            # Of the piece in which a head begins, its fields are what is known.
+            self._head_bytes = self._head_bytes + len(data) if self._head_bytes >= 0 else 0
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(_too_large())
+                self._refuse(head_too_large())
             elif self._timer is None and self._active is None:
                 self._timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
         elif self._active is not None and self._active.more_body:
             self._loose_bytes = 0 if self._has_body_piece else self._loose_bytes + len(data)
             if self._loose_bytes > MAX_HEAD_BYTES:
-                self._refuse(_too_large())
+                self._refuse(head_too_large())
 
     def _count(self, size: int) -> None:
-        # A piece may hold more than a head may have.
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
+        # One piece may hold more than a head may have.
+        self._field_bytes += size
+        if self._field_bytes > MAX_HEAD_BYTES:
             raise _HeadTooLargeError
 
     def _ignore_upgrade(self, rest: bytes) -> None:
@@ -240,9 +236,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if method == b"CONNECT":
             self._refuse(invalid_request("CONNECT requests are not accepted."))
             return
-        lines = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        lines = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade")
         version = self.parser.get_http_version().encode("ascii")
-        self._feed(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, b"".join(lines), rest))
+        self._feed(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, lines, rest))
 
     def _refuse(self, error: ApiError) -> None:
         """Answer what is no request, behind the responses before it; the connection ends with it."""
@@ -259,17 +255,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
                 self._watch_sending()
                 return
-        body = error.document().encode("ascii")
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            **error.headers(),
-            "x-request-id": request_id_from({}),
-            "connection": "close",
-        }
-        reason = "Request Header Fields Too Large" if error.http_status == 431 else "Bad Request"
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(f"HTTP/1.1 {error.http_status} {reason}\r\n{head}\r\n".encode("ascii") + body)
+        self.transport.write(response_bytes(error))
         self._linger()
         self._watch_sending()
 
@@ -310,21 +296,6 @@ class _HeadTooLargeError(Exception):
     pass
 
 
-class _Flow(FlowControl):
-    def resume_reading(self) -> None:
-        # The loop's transport refuses it with a traceback once it is closed.
-        if self.read_paused and not self._transport.is_closing():
-            super().resume_reading()
-
-
 def protocol_class(send_timeout_s: float) -> type[BoundedProtocol]:
     """Return the protocol with its bound on a client that takes nothing, seconds."""
     return type("BoundedProtocol", (BoundedProtocol,), {"send_timeout_s": send_timeout_s})
-
-
-def _too_large() -> ApiError:
-    return invalid_request(
-        f"The request's header fields are larger than this server takes ({MAX_HEAD_BYTES} bytes).",
-        code="request_header_fields_too_large",
-        http_status=431,
-    )

@@ -118,7 +118,7 @@ class GatewayTelemetry:
         span.end()
         level = logging.DEBUG if route in _PROBES else logging.INFO
         if access_log.isEnabledFor(level):
-            access_log.log(level, "request", extra=_log_fields(exchange, method, route, status, duration_s))
+            access_log.log(level, "request", extra=_log_fields(scope, exchange, route, status, duration_s))
 
     def _end_generation(self, exchange: Exchange, span: Span, duration_s: float, error_type: str | None) -> None:
         call, reader = exchange.call, exchange.reader
@@ -171,17 +171,19 @@ def _error_type(exchange: Exchange, status: int) -> str | None:
 
 
 def _log_fields(
-    exchange: Exchange, method: str, route: str | None, status: int, duration_s: float
+    scope: Scope, exchange: Exchange, route: str | None, status: int, duration_s: float
 ) -> Mapping[str, object]:
     fields: dict[str, object] = {
         "request_id": exchange.request_id,
-        "method": method,
+        "method": _method(scope),
         "route": route,
         "status": status,
         "duration_ms": round(duration_s * 1000, 1),
         "outcome": exchange.outcome,
         "reason": None if exchange.error is None else exchange.error.reason or exchange.error.code,
     }
+    if route is None:
+        fields["path"] = scope["path"][:256]
     reader = exchange.reader
     if reader is not None:
         fields["model"] = reader.model if reader.has_started else None

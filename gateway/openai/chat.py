@@ -105,6 +105,23 @@ class ResponseFormat(RequestModel):
         return None
 
 
+def _least_size(value: Any, enough: int) -> int:
+    """Return a lower bound of the bytes of `value` as JSON; stops counting above `enough`."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, int):
+        return value.bit_length() // 4
+    size = 2
+    if isinstance(value, list | dict):
+        if isinstance(value, dict):
+            size += sum(map(len, value))
+        for item in value.values() if isinstance(value, dict) else value:
+            size += 1 + _least_size(item, enough)
+            if size > enough:
+                break
+    return size - 1
+
+
 class ChatRequest(GenerationFields):
     """POST /v1/chat/completions."""
 
@@ -148,6 +165,8 @@ class ChatRequest(GenerationFields):
     def _small(cls, value: Any) -> Any:
         if isinstance(value, dict) and (
             len(value) > MAX_TEMPLATE_ARGS
+            # To write numbers of thousands of digits takes seconds: not before they are known to be few.
+            or _least_size(value, MAX_TEMPLATE_ARGS_BYTES) > MAX_TEMPLATE_ARGS_BYTES
             or len(json.dumps(value, ensure_ascii=False).encode()) > MAX_TEMPLATE_ARGS_BYTES
         ):
             raise PydanticCustomError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -138,6 +139,10 @@ class ApiError(Exception):
         return headers
 
 
+# A field of the contract within a sentence.
+_FIELD: Final = re.compile(r"[a-z]+(?:[._][a-z]+)+")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
     """How one request spells what the contract calls otherwise.
@@ -155,9 +160,18 @@ class Naming:
         head = path
         while head:
             if head in self.fields:
-                return self.fields[head] + path[len(head) :]
+                name, rest = self.fields[head], path[len(head) :]
+                # Keys of an object: as the schema's own problems name them.
+                return name + (f".{rest[1:-1]}" if name == "logit_bias" and rest else rest)
             head = head[: max(head.rfind("."), head.rfind("["), 0)]
         return path
+
+    def spell(self, description: str) -> str:
+        """Return a sentence of the service with the fields it mentions under their JSON names."""
+        return _FIELD.sub(lambda found: self._spelled(found[0]), description)
+
+    def _spelled(self, word: str) -> str:
+        return self.fields.get(word) or self.fields.get(f"sampling.{word}") or word
 
 
 def invalid_request(
@@ -194,7 +208,10 @@ def from_upstream(
     text = message if reason is not None and message else _FIXED_TEXT.get(status, _SERVER_FAULT)
     param = None
     if violations:
-        named = [(naming.json_name(path) if naming else path, description) for path, description in violations]
+        named = [
+            (naming.json_name(path), naming.spell(description)) if naming else (path, description)
+            for path, description in violations
+        ]
         param = named[0][0]
         text = " ".join(_sentence(name, description) for name, description in named)
     elif naming is not None and reason == "CONTEXT_LENGTH_EXCEEDED":

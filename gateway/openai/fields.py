@@ -37,6 +37,9 @@ MAX_STRUCT_DEPTH: Final = 24
 INT32_MAX: Final = 2**31 - 1
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
+# The contract's decimals are single precision: beyond these they would be infinite or 0.
+FLOAT32_MIN: Final = 1e-37
+FLOAT32_MAX: Final = 1e38
 
 # Accepted and not used: it says nothing about the text to generate.
 Hint = Annotated[Any, Field(default=None, description="Accepted and not used.")]
@@ -147,7 +150,7 @@ class GenerationFields(RequestModel):
         default=None, description="Extension. 0 and -1 switch it off."
     )
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, description="Extension. 0 switches it off.")
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = Field(
+    repetition_penalty: Annotated[float, Field(ge=FLOAT32_MIN, le=FLOAT32_MAX)] | None = Field(
         default=None, description="Extension. 1 switches it off."
     )
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None

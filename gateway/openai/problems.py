@@ -28,15 +28,26 @@ def error_from_validation(error: ValidationError) -> ApiError:
     """Return the 400 that names every problem in `error`."""
     found = error.errors(include_url=False)
     if found[0]["type"] == "json_invalid":
-        return invalid_request(
+        unparsed = invalid_request(
             "We could not parse the JSON body of your request. "
             f"({found[0]['ctx']['error']}. HINT: the body must be one JSON object with content type application/json.)"
         )
+        unparsed.reason = "INVALID_JSON"
+        return unparsed
+    found = _without_consequences(found)
     worded = [_word(problem) for problem in found[:_MAX_PROBLEMS]]
     text = " ".join(text for _, text in worded)
     if len(found) > _MAX_PROBLEMS:
         text += f" And {len(found) - _MAX_PROBLEMS} more."
     return invalid_request(text, param=param_name(found[0]["loc"]) or None, code=worded[0][0])
+
+
+def _without_consequences(found: list[ErrorDetails]) -> list[ErrorDetails]:
+    # What is of another type than any that is served does not lack their members.
+    untyped = {
+        problem["loc"][:-1] for problem in found if problem["type"] == "literal_error" and problem["loc"][-1] == "type"
+    }
+    return [problem for problem in found if problem["type"] != "missing" or problem["loc"][:-1] not in untyped]
 
 
 def param_name(loc: tuple[int | str, ...]) -> str:
@@ -181,5 +192,5 @@ def _kind(value: Any) -> str:
 def _quote(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of many digits"
-    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    text = repr(value)
     return text if len(text) <= _MAX_QUOTE_CHARS else text[:_MAX_QUOTE_CHARS] + "..."

@@ -84,6 +84,13 @@ async def test_the_process_ends_with_0_after_sigterm_and_names_bad_settings() ->
             rest = await process.stderr.read()
             assert await process.wait() == 0
         assert b"Traceback" not in rest
+    unreadable = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "--tls-ca-file", "/nowhere/ca.pem", stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await unreadable.communicate()
+    assert unreadable.returncode == 2
+    assert errors.count(b"\n") == 1
+    assert b"--tls-ca-file" in errors
     bad = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "--port", "99999", "--heartbeat-s", "no", stderr=asyncio.subprocess.PIPE
     )

@@ -188,10 +188,12 @@ async def test_each_request_is_one_line(caplog: pytest.LogCaptureFixture) -> Non
         await client.post(chat_body(stream=True), headers={"x-request-id": "one"})
         await client.get("/healthz")
         await client.get("/nowhere")
-    first, second = [record for record in caplog.records if record.name == "gateway.requests"]
+        await client.post(b"{")
+    first, second, third = [record for record in caplog.records if record.name == "gateway.requests"]
     seen = {key: first.__dict__[key] for key in ("request_id", "method", "route", "status", "outcome", "model")}
     assert seen == {
         "request_id": "one", "method": "POST", "route": CHAT, "status": 200, "outcome": "completed", "model": "fake"
     }  # fmt: skip
     assert first.__dict__["output_tokens"] == 2
-    assert second.__dict__["status"] == 404
+    assert (second.__dict__["status"], second.__dict__["path"]) == (404, "/nowhere")
+    assert third.__dict__["reason"] == "INVALID_JSON"

@@ -76,6 +76,26 @@ def test_problems_are_worded_as_openai_words_them(members: dict[str, Any], code:
     assert (error.code, error.message) == (code, message)
 
 
+def test_numbers_are_quoted_as_they_came() -> None:
+    assert "but got 2.00000001 instead" in refusal(chat, temperature=2.00000001).message
+    assert "but got 1e+300 instead" in refusal(chat, repetition_penalty=1e300).message
+    assert "but got 1e-50 instead" in refusal(chat, repetition_penalty=1e-50).message
+
+
+def test_a_part_that_is_no_text_does_not_lack_one() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "x"}}
+    error = refusal(chat, messages=[{"role": "user", "content": [picture]}])
+    assert (error.param, "Missing" in error.message) == ("messages[0].content[0].type", False)
+    assert "content[0].text" in refusal(chat, messages=[{"role": "user", "content": [{"type": "text"}]}]).message
+
+
+def test_sentences_of_the_service_name_members_of_the_body() -> None:
+    spell = chat(max_completion_tokens=3).naming.spell
+    assert spell("must be at most max_output_tokens (3), got 4") == "must be at most max_completion_tokens (3), got 4"
+    assert spell("needs output.logprobs") == "needs logprobs"
+    assert spell("at most 4096 for this model, e.g. other_words") == "at most 4096 for this model, e.g. other_words"
+
+
 def test_all_problems_are_told_at_once_and_the_first_is_the_param() -> None:
     error = refusal(chat, temperature=3, top_p=0, n="1", seed=2**64, frequency_penalty=-3)
     for name in ("temperature", "top_p", "n", "seed", "frequency_penalty"):
@@ -134,7 +154,14 @@ def test_a_key_of_logit_bias_is_a_decimal_number_and_nothing_else(key: str) -> N
 
 
 @pytest.mark.parametrize(
-    "value", [{str(i): 1 for i in range(65)}, {"a": "x" * 17_000}, {"a": [{}] * 10_000}, {"a": "\u20ac" * 6000}]
+    "value",
+    [
+        {"a": [10**4000] * 5},
+        {str(i): 1 for i in range(65)},
+        {"a": "x" * 17_000},
+        {"a": [{}] * 10_000},
+        {"a": "\u20ac" * 6000},
+    ],
 )
 def test_template_variables_are_few_and_small(value: dict[str, Any]) -> None:
     error = refusal(chat, chat_template_kwargs=value)
@@ -174,7 +201,7 @@ def test_contract_paths_become_json_names_and_keep_what_follows() -> None:
     name = chat().naming.json_name
     assert name("stop.sequences[3]") == "stop[3]"
     assert name("chat.messages[0].content[1].text") == "messages[0].content[1].text"
-    assert name("sampling.logit_bias[7]") == "logit_bias[7]"
+    assert name("sampling.logit_bias[7]") == "logit_bias.7"
     assert name("choice_count") == "n"
     assert name("never.heard.of") == "never.heard.of"
     assert completion().naming.json_name("tokens.ids[2]") == "prompt[2]"

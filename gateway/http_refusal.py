@@ -1,0 +1,36 @@
+"""What a connection answers to bytes that never become a request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.exchange import request_id_from
+from gateway.openai.errors import ApiError, invalid_request
+
+__all__ = ["MAX_HEAD_BYTES", "head_too_large", "response_bytes"]
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+
+
+def head_too_large() -> ApiError:
+    """Return the refusal of headers or trailers above `MAX_HEAD_BYTES`."""
+    return invalid_request(
+        f"The request's header fields are larger than this server takes ({MAX_HEAD_BYTES} bytes).",
+        code="request_header_fields_too_large",
+        http_status=431,
+    )
+
+
+def response_bytes(error: ApiError) -> bytes:
+    """Return the whole response, which ends its connection."""
+    body = error.document().encode("ascii")
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **error.headers(),
+        "x-request-id": request_id_from({}),
+        "connection": "close",
+    }
+    reason = "Request Header Fields Too Large" if error.http_status == 431 else "Bad Request"
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {error.http_status} {reason}\r\n{head}\r\n".encode("ascii") + body
