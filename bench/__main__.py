@@ -188,9 +188,7 @@ def _print(results: dict[str, Any]) -> None:
         )
     console = Console(width=110)
     console.print(table)
-    console.print(
-        "grpc read, write: what a bare grpc.aio client and server cost here, per message; part of the two before"
-    )
+    console.print("grpc read, write: what a bare grpc.aio client and server cost here, per message")
     paced, idle = results["paced"], results["idle"]
     console.print(
         f"{paced['streams']} streams at a token each {paced['token_ms']} ms: gateway "
