@@ -75,14 +75,18 @@ async def test_the_process_ends_with_0_after_sigterm_and_names_bad_settings() ->
             stderr=asyncio.subprocess.PIPE, env={**os.environ, "HEADRACE_GATEWAY_HEARTBEAT_S": "5"},
         )  # fmt: skip
         assert process.stderr is not None
-        async with asyncio.timeout(20):
-            while True:
-                line = json.loads(await process.stderr.readline())
-                if "running on" in line["message"]:
-                    break
-            process.send_signal(signal.SIGTERM)
-            rest = await process.stderr.read()
-            assert await process.wait() == 0
+        try:
+            async with asyncio.timeout(20):
+                while True:
+                    line = json.loads(await process.stderr.readline())
+                    if "running on" in line["message"]:
+                        break
+                process.send_signal(signal.SIGTERM)
+                rest = await process.stderr.read()
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
         assert b"Traceback" not in rest
     unreadable = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "--tls-ca-file", "/nowhere/ca.pem", stderr=asyncio.subprocess.PIPE
