@@ -99,10 +99,11 @@ async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
     models: list[Model] = []
     try:
         for declaration in declarations:
-            backend = _backend(declaration.backend_options())
+            options = declaration.backend_options()
+            backend = _backend(options)
             try:
                 await backend.start()
-                models.append(_model(declaration, backend))
+                models.append(_model(declaration, options, backend))
             except BaseException:
                 await backend.close()
                 raise
@@ -136,9 +137,8 @@ def _template(declaration: ModelDeclaration, info: BackendInfo) -> ChatTemplate 
         raise TemplateError(f"model {declaration.id!r}: {error}") from None
 
 
-def _model(declaration: ModelDeclaration, backend: Backend) -> Model:
+def _model(declaration: ModelDeclaration, options: BackendOptions, backend: Backend) -> Model:
     info = backend.info
-    options = declaration.backend_options()
     running = declaration.max_running
     if running is None:
         running = options.slots if isinstance(options, LlamaCppOptions) else DEFAULT_RUNNING

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from opentelemetry.context import Context
@@ -15,12 +15,13 @@ from opentelemetry.trace import Span
 from service.core.errors import Reason, ServiceError
 from service.rpc.status import SERVER_FAULTS, STATUS_BY_REASON
 
-__all__ = ["CallRecord", "current_call", "set_current_call"]
+__all__ = ["CallRecord", "current_call", "remaining_s", "set_current_call"]
 
 _call: contextvars.ContextVar[CallRecord] = contextvars.ContextVar("headrace_call")
 
 _FAULT_NAMES: Final = frozenset(code.name for code in SERVER_FAULTS)
 _DEADLINE_SLACK_S: Final = 0.01
+_CENTURIES_S: Final = 1e9
 # What a failure counts as; every reason that is not here was refused before it ran.
 _OUTCOMES: Final = {
     Reason.DEADLINE_IN_QUEUE: "deadline_exceeded",
@@ -78,6 +79,13 @@ class CallRecord:
             self.outcome, self.status = "client_cancelled", "CANCELLED"
         else:
             self.outcome, self.status = "internal_error", "INTERNAL"
+
+
+def remaining_s(context: Any) -> float | None:
+    """Return the seconds that the caller's deadline leaves; None if there is none."""
+    seconds: float | None = context.time_remaining()
+    # grpc.aio reports centuries where there is no deadline.
+    return None if seconds is None or seconds > _CENTURIES_S else seconds
 
 
 def current_call() -> CallRecord:

@@ -21,7 +21,7 @@ from service.core.timing import StreamClock
 from service.core.validate import violations
 from service.generation.run import Generation
 from service.generation.watch import Limits, Phase, Watch
-from service.rpc.call import CallRecord, current_call
+from service.rpc.call import CallRecord, current_call, remaining_s
 from service.rpc.convert import event_to_proto, request_from_proto
 from service.rpc.drain import Drain
 from service.rpc.health import HealthMonitor
@@ -48,8 +48,7 @@ class DeadlinePolicy:
 
     def apply(self, remaining_s: float | None) -> float:
         """Return the seconds that a call may take. Raises DEADLINE_TOO_SHORT."""
-        # grpc.aio reports centuries where there is no deadline.
-        if remaining_s is None or remaining_s > 1e9:
+        if remaining_s is None:
             return min(self.default_s, self.maximum_s)
         if remaining_s < self.floor_s:
             raise ServiceError(
@@ -83,7 +82,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         """
         call = current_call()
         wanted, model = self._accept(request)
-        deadline = Deadline.after(self._deadlines.apply(context.time_remaining()))
+        deadline = Deadline.after(self._deadlines.apply(remaining_s(context)))
         time_limit = None if wanted.time_limit_s is None else Deadline.after(wanted.time_limit_s, call.received_s)
         generation_id = f"gen_{secrets.token_hex(12)}"
         trace = GenerationTrace(generation_id, model.id, model.backend.info, call.context)

@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from runtime import semconv
 from service.core.errors import Reason, ServiceError, Violation, invalid
-from service.rpc.call import CallRecord, set_current_call
+from service.rpc.call import CallRecord, remaining_s, set_current_call
 from service.rpc.status import to_status
 from service.telemetry.instruments import record_rpc
 
@@ -35,8 +35,6 @@ _tracer = trace.get_tracer("headrace.service")
 _propagator = TraceContextTextMapPropagator()
 
 _MAX_ID_CHARS = 128
-# grpc.aio reports centuries where there is no deadline.
-_NO_DEADLINE_S = 1e9
 _PREFIX = "/headrace.v1."
 
 
@@ -131,11 +129,11 @@ def _open(method: str, context: Any) -> CallRecord:
     )
     request_id = _request_id(metadata)
     span.set_attribute(semconv.REQUEST_ID, request_id)
-    remaining_s = context.time_remaining()
+    left_s = remaining_s(context)
     call = CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
-    if remaining_s is not None and remaining_s < _NO_DEADLINE_S:
-        span.set_attribute(semconv.DEADLINE_S, remaining_s)
-        call.deadline_s = call.received_s + remaining_s
+    if left_s is not None:
+        span.set_attribute(semconv.DEADLINE_S, left_s)
+        call.deadline_s = call.received_s + left_s
     return call
 
 

@@ -59,8 +59,6 @@ class OneConnection:
     def route(self, call: Call[object]) -> None:
         call.send(self.connection)
 
-    def unroute(self, call: Call[object]) -> None: ...
-
     def forget(self, call: Call[object]) -> None: ...
 
 

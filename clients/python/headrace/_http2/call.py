@@ -54,9 +54,6 @@ class Router(Protocol):
     def route(self, call: Call[object]) -> None:
         """Call `send` with a connection or `on_end`, now or later."""
 
-    def unroute(self, call: Call[object]) -> None:
-        """Do neither any more."""
-
     def forget(self, call: Call[object]) -> None:
         """The call has ended."""
 

@@ -138,10 +138,6 @@ class Http2Channel:
             self._waiting[call] = None
             self._serve()
 
-    def unroute(self, call: Call[object]) -> None:
-        """Let a call wait no longer."""
-        self._waiting.pop(call, None)
-
     def forget(self, call: Call[object]) -> None:
         """Note that a call has ended."""
         self._waiting.pop(call, None)
