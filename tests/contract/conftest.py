@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
 from headrace import _aio
+from tests.support.fake_service import FakeService, fake_service
+from tests.support.gateway_harness import RawClient, RunningGateway, running_gateway
 
 TRANSPORTS = ("grpcio", "asyncio")
 VARIABLE = "HEADRACE_GATEWAY_TRANSPORT"
@@ -35,3 +38,24 @@ def transport(request: pytest.FixtureRequest) -> Iterator[str]:
 def transport_of_the_environment(clean_environment: None, request: pytest.FixtureRequest) -> None:
     if "transport" in request.fixturenames:
         os.environ[VARIABLE] = request.getfixturevalue("transport")
+
+
+# One gateway over one scripted service for a whole module: for tests that ask for `fake` and `client`.
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[tuple[FakeService, RunningGateway]]:
+    async with fake_service() as service, running_gateway(service.address) as gateway:
+        yield service, gateway
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def fake(shared: tuple[FakeService, RunningGateway]) -> FakeService:
+    shared[0].forget()
+    return shared[0]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(shared: tuple[FakeService, RunningGateway]) -> AsyncIterator[RawClient]:
+    async with shared[1].connect() as connection:
+        yield connection

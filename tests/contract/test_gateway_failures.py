@@ -1,36 +1,14 @@
 """What a caller is told when the service refuses, fails or falls silent."""
 
 import json
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-import pytest_asyncio
 
-from tests.support.fake_service import HANG, Fail, FakeService, completed, delta, fake_service, finished, started
-from tests.support.gateway_harness import RawClient, RunningGateway, chat_body, read_events, running_gateway
+from tests.support.fake_service import HANG, Fail, FakeService, completed, delta, finished, started
+from tests.support.gateway_harness import RawClient, chat_body, read_events, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[tuple[FakeService, RunningGateway]]:
-    async with fake_service() as service, running_gateway(service.address) as gateway:
-        yield service, gateway
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def fake(shared: tuple[FakeService, RunningGateway]) -> FakeService:
-    shared[0].calls.clear()
-    while not shared[0]._arrived.empty():
-        shared[0]._arrived.get_nowait()
-    return shared[0]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(shared: tuple[FakeService, RunningGateway]) -> AsyncIterator[RawClient]:
-    async with shared[1].connect() as connection:
-        yield connection
 
 
 Code = grpc.StatusCode

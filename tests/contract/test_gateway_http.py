@@ -2,36 +2,14 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tests.support.fake_service import FakeService, fake_service
-from tests.support.gateway_harness import CHAT, RawClient, RawResponse, RunningGateway, chat_body, running_gateway
+from tests.support.gateway_harness import CHAT, RawClient, RawResponse, chat_body, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[tuple[FakeService, RunningGateway]]:
-    async with fake_service() as service, running_gateway(service.address) as gateway:
-        yield service, gateway
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def fake(shared: tuple[FakeService, RunningGateway]) -> FakeService:
-    shared[0].calls.clear()
-    while not shared[0]._arrived.empty():
-        shared[0]._arrived.get_nowait()
-    return shared[0]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(shared: tuple[FakeService, RunningGateway]) -> AsyncIterator[RawClient]:
-    async with shared[1].connect() as connection:
-        yield connection
 
 
 VALID = json.dumps(chat_body()).encode()

@@ -1,38 +1,16 @@
 """What a whole answer looks like, and that it says what the stream says."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from gateway.openai import documents
 from headrace.v1 import generation_pb2 as gen
 from tests.support.fake_service import HANG, FakeService, completed, delta, fake_service, finished, started
-from tests.support.gateway_harness import RawClient, RunningGateway, chat_body, read_events, running_gateway
+from tests.support.gateway_harness import RawClient, chat_body, read_events, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[tuple[FakeService, RunningGateway]]:
-    async with fake_service() as service, running_gateway(service.address) as gateway:
-        yield service, gateway
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def fake(shared: tuple[FakeService, RunningGateway]) -> FakeService:
-    shared[0].calls.clear()
-    while not shared[0]._arrived.empty():
-        shared[0]._arrived.get_nowait()
-    return shared[0]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(shared: tuple[FakeService, RunningGateway]) -> AsyncIterator[RawClient]:
-    async with shared[1].connect() as connection:
-        yield connection
 
 
 async def test_a_whole_answer_fits_the_published_schema(client: RawClient) -> None:

@@ -169,6 +169,12 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
         """Return the next Generate call not yet handed out; TimeoutError after WAIT_S."""
         return await asyncio.wait_for(self._arrived.get(), WAIT_S)
 
+    def forget(self) -> None:
+        """Forget the calls so far, handed out or not."""
+        self.calls.clear()
+        while not self._arrived.empty():
+            self._arrived.get_nowait()
+
     async def set_serving(self, service: str, *, serving: bool) -> None:
         """Set what grpc.health.v1 answers for one service name."""
         states = health_pb2.HealthCheckResponse
