@@ -1,0 +1,8 @@
+"""Text to token ids and back to exact bytes, by a Hugging Face tokenizer.json.
+
+Needs the extra `tokenizer`. It must not know engines, requests and templates.
+"""
+
+from service.tokens.tokenizer import JsonTokenizer, TokenCodec, TokenizerError
+
+__all__ = ["JsonTokenizer", "TokenCodec", "TokenizerError"]
