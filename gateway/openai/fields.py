@@ -126,6 +126,7 @@ _Biases = Annotated[
     dict[Annotated[_TokenId, BeforeValidator(_token_id_from_key)], Annotated[float, Field(ge=-100, le=100)]],
     BeforeValidator(_few),
 ]
+_BadWord = Annotated[str, Field(min_length=1, max_length=256)]
 _TokenLimit = Annotated[int, Field(ge=1, le=INT32_MAX)]
 
 
@@ -169,6 +170,9 @@ class GenerationFields(RequestModel):
     )
     include_stop_str_in_output: bool | None = Field(
         default=None, description="Extension. Keep the matched stop text in the answer."
+    )
+    bad_words: Annotated[list[_BadWord], Field(max_length=16)] | None = Field(
+        default=None, description="Extension. Texts that must not be generated."
     )
     logit_bias: _Biases | None = Field(default=None, description="Token id (as a string) to bias, -100 to 100.")
     user: Hint
@@ -214,6 +218,7 @@ class GenerationFields(RequestModel):
             min_output_tokens=self.min_tokens,
             logit_bias=self.logit_bias,
             ignore_eos=bool(self.ignore_eos),
+            bad_words=self.bad_words,
         )
 
     def stop_to_proto(self) -> sampling_pb2.StopCriteria | None:

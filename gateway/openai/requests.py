@@ -63,6 +63,7 @@ _COMMON_NAMES: Final[Mapping[str, str]] = {
     "sampling.min_output_tokens": "min_tokens",
     "sampling.logit_bias": "logit_bias",
     "sampling.ignore_eos": "ignore_eos",
+    "sampling.bad_words": "bad_words",
     "stop": "stop",
     "stop.sequences": "stop",
     "stop.token_ids": "stop_token_ids",

@@ -42,7 +42,10 @@ class TopLogprob(NamedTuple):
 
 
 class TokenLogprob(NamedTuple):
-    """A generated token: natural-log probability, exact bytes, alternatives best first."""
+    """A generated token: natural-log probability, exact bytes, alternatives best first.
+
+    `token_id` is -1 where the engine does not tell it.
+    """
 
     token_id: int
     logprob: float

@@ -88,6 +88,7 @@ class Sampling:
     min_output_tokens: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
+    bad_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from service.core.errors import Violation
@@ -23,6 +23,7 @@ MAX_TOKEN_IDS: Final = 2**20
 MAX_STOP_SEQUENCES: Final = 16
 MAX_STOP_BYTES: Final = 256
 MAX_STOP_TOKENS: Final = 16
+MAX_BAD_WORDS: Final = 16
 MAX_LOGIT_BIAS: Final = 1024
 MAX_TOP_LOGPROBS: Final = 20
 MAX_CONSTRAINT_BYTES: Final = 256 * 1024
@@ -99,18 +100,12 @@ def _sampling(sampling: Sampling) -> list[Violation]:
                 found.append(Violation(where, "the token id must be at least 0"))
             if not -100 <= bias <= 100:
                 found.append(Violation(where, f"must be from -100 to 100, got {bias:g}"))
-    return found
+    return found + _texts("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS)
 
 
 def _stop(request: GenerationRequest) -> list[Violation]:
-    found = []
-    sequences, token_ids = request.stop.sequences, request.stop.token_ids
-    if len(sequences) > MAX_STOP_SEQUENCES:
-        found.append(Violation("stop.sequences", f"at most {MAX_STOP_SEQUENCES}"))
-    for at, sequence in enumerate(sequences[:MAX_STOP_SEQUENCES]):
-        size = len(sequence.encode())
-        if not 1 <= size <= MAX_STOP_BYTES:
-            found.append(Violation(f"stop.sequences[{at}]", f"must be 1 to {MAX_STOP_BYTES} bytes, got {size}"))
+    token_ids = request.stop.token_ids
+    found = _texts("stop.sequences", request.stop.sequences, MAX_STOP_SEQUENCES)
     if len(token_ids) > MAX_STOP_TOKENS:
         found.append(Violation("stop.token_ids", f"at most {MAX_STOP_TOKENS}"))
     found += [
@@ -118,6 +113,16 @@ def _stop(request: GenerationRequest) -> list[Violation]:
         for at, token_id in enumerate(token_ids[:MAX_STOP_TOKENS])
         if token_id < 0
     ]
+    return found
+
+
+def _texts(field: str, texts: Sequence[str], most: int) -> list[Violation]:
+    """Return what is wrong with a list of short texts."""
+    found = [Violation(field, f"at most {most}")] if len(texts) > most else []
+    for at, text in enumerate(texts[:most]):
+        size = len(text.encode())
+        if not 1 <= size <= MAX_STOP_BYTES:
+            found.append(Violation(f"{field}[{at}]", f"must be 1 to {MAX_STOP_BYTES} bytes, got {size}"))
     return found
 
 

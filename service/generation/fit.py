@@ -57,6 +57,8 @@ def used_features(request: GenerationRequest) -> Iterator[tuple[str, Feature]]:
             yield f"sampling.{name}", feature
     if request.sampling.logit_bias:
         yield "sampling.logit_bias", Feature.LOGIT_BIAS
+    if request.sampling.bad_words:
+        yield "sampling.bad_words", Feature.BAD_WORDS
     if request.sampling.ignore_eos:
         yield "sampling.ignore_eos", Feature.IGNORE_EOS
     if request.stop.token_ids:

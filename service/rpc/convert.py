@@ -28,6 +28,7 @@ from service.core.request import (
     TokenIds,
 )
 from service.core.validate import (
+    MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_MESSAGES,
     MAX_STOP_SEQUENCES,
@@ -144,12 +145,15 @@ def _sampling_from_proto(message: sampling_pb2.SamplingParams) -> Sampling:
         **{name: getattr(message, name) for name in _SCALARS if message.HasField(name)},
         logit_bias=dict(islice(message.logit_bias.items(), MAX_LOGIT_BIAS + 1)),
         ignore_eos=message.ignore_eos,
+        bad_words=tuple(message.bad_words[: MAX_BAD_WORDS + 1]),
     )
 
 
 def _sampling_to_proto(sampling: Sampling) -> sampling_pb2.SamplingParams:
     values = {name: getattr(sampling, name) for name in _SCALARS if getattr(sampling, name) is not None}
-    return sampling_pb2.SamplingParams(**values, logit_bias=sampling.logit_bias, ignore_eos=sampling.ignore_eos)
+    return sampling_pb2.SamplingParams(
+        **values, logit_bias=sampling.logit_bias, ignore_eos=sampling.ignore_eos, bad_words=sampling.bad_words
+    )
 
 
 def _constraint_from_proto(message: generation_pb2.GenerateRequest, found: list[Violation]) -> Constraint | None:

@@ -40,6 +40,7 @@ class RequestFields(TypedDict, total=False):
     min_output_tokens: int
     logit_bias: Mapping[int, float]
     ignore_eos: bool
+    bad_words: Sequence[str]
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     include_stop: bool

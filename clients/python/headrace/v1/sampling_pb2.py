@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/sampling.proto\x12\x0bheadrace.v1\"\xc4\x04\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\t \x01(\x05H\x08\x88\x01\x01\x12\x1e\n\x11min_output_tokens\x18\n \x01(\x05H\t\x88\x01\x01\x12>\n\nlogit_bias\x18\x0b \x03(\x0b\x32*.headrace.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nignore_eos\x18\x0c \x01(\x08\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x14\n\x12_max_output_tokensB\x14\n\x12_min_output_tokens\"O\n\x0cStopCriteria\x12\x11\n\tsequences\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x19\n\x11include_in_output\x18\x03 \x01(\x08\"~\n\x10OutputConstraint\x12\x38\n\x0bjson_object\x18\x01 \x01(\x0b\x32!.headrace.v1.JsonObjectConstraintH\x00\x12\x15\n\x0bjson_schema\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x42\x06\n\x04kind\"\x16\n\x14JsonObjectConstraintb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/sampling.proto\x12\x0bheadrace.v1\"\xd7\x04\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\t \x01(\x05H\x08\x88\x01\x01\x12\x1e\n\x11min_output_tokens\x18\n \x01(\x05H\t\x88\x01\x01\x12>\n\nlogit_bias\x18\x0b \x03(\x0b\x32*.headrace.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nignore_eos\x18\x0c \x01(\x08\x12\x11\n\tbad_words\x18\r \x03(\t\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x14\n\x12_max_output_tokensB\x14\n\x12_min_output_tokens\"O\n\x0cStopCriteria\x12\x11\n\tsequences\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x19\n\x11include_in_output\x18\x03 \x01(\x08\"~\n\x10OutputConstraint\x12\x38\n\x0bjson_object\x18\x01 \x01(\x0b\x32!.headrace.v1.JsonObjectConstraintH\x00\x12\x15\n\x0bjson_schema\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x42\x06\n\x04kind\"\x16\n\x14JsonObjectConstraintb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_SAMPLINGPARAMS']._serialized_start=44
-  _globals['_SAMPLINGPARAMS']._serialized_end=624
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=411
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=459
-  _globals['_STOPCRITERIA']._serialized_start=626
-  _globals['_STOPCRITERIA']._serialized_end=705
-  _globals['_OUTPUTCONSTRAINT']._serialized_start=707
-  _globals['_OUTPUTCONSTRAINT']._serialized_end=833
-  _globals['_JSONOBJECTCONSTRAINT']._serialized_start=835
-  _globals['_JSONOBJECTCONSTRAINT']._serialized_end=857
+  _globals['_SAMPLINGPARAMS']._serialized_end=643
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=430
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=478
+  _globals['_STOPCRITERIA']._serialized_start=645
+  _globals['_STOPCRITERIA']._serialized_end=724
+  _globals['_OUTPUTCONSTRAINT']._serialized_start=726
+  _globals['_OUTPUTCONSTRAINT']._serialized_end=852
+  _globals['_JSONOBJECTCONSTRAINT']._serialized_start=854
+  _globals['_JSONOBJECTCONSTRAINT']._serialized_end=876
 # @@protoc_insertion_point(module_scope)
