@@ -2,6 +2,7 @@
 
 import base64
 import random
+import socket
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace._http2 import frames, metadata, outcome
 from headrace._http2.frames import ErrorCode, FrameError
+from headrace._http2.keepalive import KeepaliveTimes, bound_unacknowledged
 from headrace._http2.outbox import Outbox
 from headrace._http2.outcome import Outcome
 from headrace._http2.retry import RetryThrottle, retry_delay_s
@@ -276,3 +278,19 @@ def test_a_proxy_of_the_environment_is_left_to_grpc(monkeypatch: pytest.MonkeyPa
     assert [uses_proxy(target) for target in found] == [True, True, False]
     monkeypatch.setenv("no_proxy", ".internal,10.0.0.1")
     assert [uses_proxy(target) for target in found] == [False, False, False]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel has no TCP_USER_TIMEOUT")
+def test_data_that_nobody_acknowledges_ends_a_tcp_connection_where_keepalive_is_on() -> None:
+    on, off = (KeepaliveTimes(interval_s=interval_s, timeout_s=20) for interval_s in (310.0, None))
+    for family, times, bound_ms in (
+        (socket.AF_INET, on, 20_000),
+        (socket.AF_INET6, on, 20_000),
+        (socket.AF_INET, off, 0),
+    ):
+        with socket.socket(family) as found:
+            bound_unacknowledged(found, times)
+            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == bound_ms
+    with socket.socket(socket.AF_UNIX) as local:
+        bound_unacknowledged(local, on)
+    bound_unacknowledged(None, on)

@@ -37,6 +37,7 @@ T_co = TypeVar("T_co", covariant=True)
 # After so many messages without a wait, other tasks get a turn: a backlog must not hold up the loop.
 MESSAGES_PER_TURN: Final = 16
 DEADLINE_EXCEEDED: Final = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+UNDECODABLE: Final = Outcome(grpc.StatusCode.INTERNAL, "the server sent a message that cannot be decoded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,40 +129,62 @@ class Call(Generic[T_co]):
 
     async def read(self) -> T_co | None:
         """Return the next message, None after OK. HeadraceError for other ends. A cancelled read cancels the call."""
-        messages = self.inbox.messages
-        try:
-            if not messages:
-                self._streak = 0
-                while not messages:
-                    if self._outcome is not None:
-                        self._check(self._outcome)
-                        return None
-                    await self.inbox.wait()
-            elif self._streak >= MESSAGES_PER_TURN:
-                self._streak = 0
-                await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            self.cancel("the read was cancelled")
-            raise
-        self._streak += 1
-        return self._take()
-
-    def _take(self) -> T_co | None:
         inbox = self.inbox
-        if not inbox.messages:  # they were dropped while others had their turn
+        if not inbox.messages or self._streak >= MESSAGES_PER_TURN:
+            await self._wait()
+        if not inbox.messages:
             assert self._outcome is not None, "only an end drops messages"
-            self._check(self._outcome)
+            failure = self._failure(self._outcome)
+            if failure is not None:
+                raise error_from_rpc(failure) from failure
             return None
+        self._streak += 1
         raw = inbox.messages.popleft()
-        if inbox.unreturned_bytes > inbox.HALF_WINDOW_BYTES and not inbox.messages:
-            inbox.reopen()
+        inbox.give_back_if_due()
         try:
             return self._parse(raw)
         except DecodeError:
-            outcome = Outcome(grpc.StatusCode.INTERNAL, "the server sent a message that cannot be decoded")
-            self._abandon(outcome)
-            self._check(outcome)
-            return None
+            self._abandon(UNDECODABLE)
+            failure = self._failure(UNDECODABLE)
+            assert failure is not None, "it is not OK"
+            raise error_from_rpc(failure) from failure
+
+    async def take(self, most: int) -> list[T_co]:
+        """Return the messages that have arrived, in order: at least one, at most `most`; none after OK.
+
+        Waits for the first and for no second one. AioRpcError for other ends,
+        after the messages before them. A cancelled wait cancels the call.
+        """
+        messages, parse = self.inbox.messages, self._parse
+        if not messages or self._streak >= MESSAGES_PER_TURN:
+            await self._wait()
+        taken: list[T_co] = []
+        try:
+            while messages and len(taken) < most:
+                taken.append(parse(messages.popleft()))
+        except DecodeError:
+            self._abandon(UNDECODABLE)
+        self.inbox.give_back_if_due()
+        if not taken:
+            assert self._outcome is not None, "only an end drops messages"
+            failure = self._failure(self._outcome)
+            if failure is not None:
+                raise failure
+        self._streak += len(taken)
+        return taken
+
+    async def _wait(self) -> None:
+        """Wait until a message or the end is there; with messages there already, let other tasks have a turn."""
+        self._streak = 0
+        try:
+            if self.inbox.messages:
+                await asyncio.sleep(0)
+            else:
+                while not self.inbox.messages and self._outcome is None:
+                    await self.inbox.wait()
+        except asyncio.CancelledError:
+            self.cancel("the read was cancelled")
+            raise
 
     async def header(self, key: str) -> str | None:
         """Return one value of the initial metadata, waiting until it is there; None if the call ends without."""
@@ -182,13 +205,12 @@ class Call(Generic[T_co]):
         """End the call as CANCELLED unless it ended, and tell the server so."""
         self._abandon(Outcome(grpc.StatusCode.CANCELLED, text))
 
-    def _check(self, outcome: Outcome) -> None:
-        """Raise what the outcome means for a reader, if it is not OK."""
+    def _failure(self, outcome: Outcome) -> grpc.aio.AioRpcError | None:
+        """Return what the outcome means for a reader, None if it is OK."""
         if outcome.status is grpc.StatusCode.OK:
-            return
+            return None
         headers, trailers = grpc.aio.Metadata(*(self._headers or ())), grpc.aio.Metadata(*outcome.trailers)
-        cause = grpc.aio.AioRpcError(outcome.status, headers, trailers, outcome.message)
-        raise error_from_rpc(cause) from cause
+        return grpc.aio.AioRpcError(outcome.status, headers, trailers, outcome.message)
 
     # The connection's side.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace._http2.connection import Connection
-from headrace._http2.keepalive import KeepaliveTimes
+from headrace._http2.keepalive import KeepaliveTimes, bound_unacknowledged
 from headrace._http2.security import ALPN
 from headrace._http2.target import Address
 
@@ -152,6 +152,7 @@ class Endpoint:
             transport, _ = await self._loop.create_connection(
                 lambda: connection, address.host, address.port, ssl=dialing.context, server_hostname=name
             )
+        bound_unacknowledged(transport.get_extra_info("socket"), dialing.keepalive)
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and secured.selected_alpn_protocol() != ALPN:
             raise ConnectionError("the server does not offer HTTP/2 over TLS (ALPN h2)")

@@ -101,6 +101,11 @@ class Inbox:
             self.reopen()
         return True
 
+    def give_back_if_due(self) -> None:
+        """Give the window back once half of it is used and nothing waits: for the reader, after each message."""
+        if self.unreturned_bytes > self.HALF_WINDOW_BYTES and not self.messages:
+            self.reopen()
+
     def reopen(self) -> None:
         """Give back the window for all that came."""
         increment, self.unreturned_bytes = self.unreturned_bytes, 0

@@ -1,15 +1,19 @@
 """Whether a silent peer is still there: pings while calls run, and an end when none is answered.
 
 One timer per connection, which fires about once per interval and not per read.
+The kernel watches what was sent: a peer that does not acknowledge it is gone
+after the time that a ping may take.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Keepalive", "KeepaliveTimes"]
+__all__ = ["Keepalive", "KeepaliveTimes", "bound_unacknowledged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,17 @@ class KeepaliveTimes:
     interval_s: float | None
     timeout_s: float
     is_always_on: bool = False  # also while no call runs
+
+
+def bound_unacknowledged(found: Any, times: KeepaliveTimes) -> None:
+    """Have the kernel end a TCP connection whose data nobody acknowledges, as gRPC does; `found` is its socket or None.
+
+    Without it a request to a machine that vanished waits for the next ping, which is minutes away.
+    """
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+    is_tcp = found is not None and found.family in (socket.AF_INET, socket.AF_INET6)
+    if is_tcp and option is not None and times.interval_s is not None:
+        found.setsockopt(socket.IPPROTO_TCP, option, int(times.timeout_s * 1000))
 
 
 class Keepalive:
