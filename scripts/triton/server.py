@@ -14,6 +14,7 @@ from types import FrameType
 
 import environment
 import machine
+import repository
 
 __all__ = ["serve"]
 
@@ -25,10 +26,16 @@ def serve(options: argparse.Namespace) -> int:
     """Serve until the server ends or a signal arrives, and return the exit code.
 
     SIGTERM and SIGINT are passed on; a second one ends the server at once.
+    Raises OSError when the model repository cannot be made.
     """
+    with repository.model_repository(options.contract, options.bls_instances) as folder:
+        return _serve(options, folder)
+
+
+def _serve(options: argparse.Namespace, folder: Path) -> int:
     prefix = f"headrace_triton_{os.getpid()}_"
     process = subprocess.Popen(
-        _command(options, prefix),
+        _command(options, folder, prefix),
         env=_environ(options),
         start_new_session=True,
         preexec_fn=_end_with_parent,  # noqa: PLW1509  no thread runs yet
@@ -49,7 +56,11 @@ def serve(options: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)
-    print(f"triton: serving gRPC on 127.0.0.1:{options.grpc_port}, HTTP on 127.0.0.1:{options.http_port}", flush=True)
+    print(
+        f"triton: serving {options.contract}: gRPC on 127.0.0.1:{options.grpc_port}, "
+        f"HTTP on 127.0.0.1:{options.http_port}",
+        flush=True,
+    )
     try:
         code = process.wait()
     finally:
@@ -60,10 +71,10 @@ def serve(options: argparse.Namespace) -> int:
     return 0 if signals else code
 
 
-def _command(options: argparse.Namespace, shm_prefix: str) -> list[str]:
+def _command(options: argparse.Namespace, folder: Path, shm_prefix: str) -> list[str]:
     return [
         str(environment.server_binary()),
-        f"--model-repository={environment.ROOT / 'deploy' / 'triton' / 'models'}",
+        f"--model-repository={folder}",
         f"--backend-directory={environment.backend_folder()}",
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
         "--grpc-address=127.0.0.1",

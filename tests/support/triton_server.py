@@ -1,7 +1,8 @@
 """A real Triton on the CPU for a test session, or a skip that says why there is none.
 
-Two of them, each started at its first use: one with the real model, and one
-with the scripted engine, whose delays are exact.
+Each is started at its first use: with the real model, or with the scripted
+engine, whose delays and faults are exact; with the models of one contract, or
+with those of all of them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,25 @@ import pytest
 
 from tests.support.processes import free_ports
 
-__all__ = ["SCRIPTED_SLOTS", "RealTriton", "llama_triton", "running_triton", "scripted_triton"]
+__all__ = [
+    "ALL_SLOTS",
+    "SCRIPTED_SLOTS",
+    "RealTriton",
+    "all_llama",
+    "all_scripted",
+    "llama_triton",
+    "running_triton",
+    "scripted_triton",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "scripts" / "triton" / "serve"
 # Making the environment takes about a minute the first time.
 SETUP_S = 600
 READY_S = 60
+LLAMA_SLOTS = 4
 SCRIPTED_SLOTS = 16
+ALL_SLOTS = 64
 EXIT_UNSUPPORTED = 69
 
 
@@ -47,13 +59,25 @@ class RealTriton:
 
     def events(self, request_id: str) -> list[dict[str, Any]]:
         """Return what the engine did for one request so far; `t` is time.monotonic()."""
-        lines = map(json.loads, self.event_log.read_text().splitlines()) if self.event_log.exists() else iter(())
-        return [line for line in lines if line["id"] == request_id]
+        return [line for line in self._lines() if line["id"] == request_id]
+
+    def child_of(self, request_id: str) -> str:
+        """Return the id that tensorrt_llm_bls gave its engine request for a request."""
+        return next(str(line["child"]) for line in self.events(request_id) if line["event"] == "call")
 
     def running(self) -> int:
         """Return how many generations the engine has begun and not ended."""
-        kinds = [json.loads(line)["event"] for line in self.event_log.read_text().splitlines()]
+        kinds = [line["event"] for line in self._lines()]
         return kinds.count("start") - kinds.count("end")
+
+    def _lines(self) -> list[dict[str, Any]]:
+        # A line that is being written has no end yet.
+        text = self.event_log.read_text() if self.event_log.exists() else ""
+        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+    def children(self) -> list[int]:
+        """Return the pids of tritonserver and of its models' processes, which are one process group."""
+        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
 
     def stub_of(self, model: str) -> psutil.Process:
         """Return the process that runs a model's Python code."""
@@ -80,11 +104,47 @@ def scripted_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTr
         yield server
 
 
+@pytest.fixture(scope="session")
+def all_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
+    """The models of every contract, with the sample model: about 1.5 GB of memory."""
+    with running_triton(tmp_path_factory.mktemp("triton"), "llamacpp", contract="all") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def all_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
+    """The models of every contract with the scripted engine, which can be loaded again."""
+    with running_triton(
+        tmp_path_factory.mktemp("triton"),
+        "scripted",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        contract="all",
+        slots=ALL_SLOTS,
+        # Some faults of the engine leave an instance of BLS hanging for good.
+        bls_instances="8",
+    ) as server:
+        yield server
+
+
 @contextmanager
-def running_triton(folder: Path, engine: str, *arguments: str, ports: list[int] | None = None) -> Iterator[RealTriton]:
-    """Run a Triton for the length of the block; `ports` are gRPC, HTTP and metrics, free ones by default."""
+def running_triton(
+    folder: Path,
+    engine: str,
+    *arguments: str,
+    contract: str = "ensemble",
+    slots: int | None = None,
+    ports: list[int] | None = None,
+    **settings: str,
+) -> Iterator[RealTriton]:
+    """Run a Triton for the length of the block.
+
+    `ports` are gRPC, HTTP and metrics, free ones by default; `settings` are
+    variables of scripts/triton/serve without HEADRACE_TRITON_, in small letters.
+    """
     environ = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
-    environ["HEADRACE_TRITON_SLOTS"] = "4" if engine == "llamacpp" else str(SCRIPTED_SLOTS)
+    environ["HEADRACE_TRITON_SLOTS"] = str(slots or (LLAMA_SLOTS if engine == "llamacpp" else SCRIPTED_SLOTS))
+    environ |= {f"HEADRACE_TRITON_{name.upper()}": value for name, value in settings.items()}
     setup = subprocess.run(
         [sys.executable, str(SERVE), "--setup-only", "--engine", engine],
         env=environ,
@@ -101,6 +161,7 @@ def running_triton(folder: Path, engine: str, *arguments: str, ports: list[int] 
         sys.executable,
         str(SERVE),
         f"--engine={engine}",
+        f"--contract={contract}",
         f"--grpc-port={grpc_port}",
         f"--http-port={http_port}",
         f"--metrics-port={metrics_port}",
@@ -110,10 +171,17 @@ def running_triton(folder: Path, engine: str, *arguments: str, ports: list[int] 
         *arguments,
     ]
     started_s = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
+    ready = f"http://127.0.0.1:{http_port}/v2/health/ready"
+    process = _started(command, environ, log)
     try:
-        _await_ready(process, f"http://127.0.0.1:{http_port}/v2/health/ready", log)
+        is_ready = _is_ready(process, ready)
+        if not is_ready and process.poll() is not None:
+            # Rarely this server aborts in its own shared memory while many models start.
+            process = _started(command, environ, log)
+            is_ready = _is_ready(process, ready)
+        if not is_ready:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+            pytest.fail(f"Triton did not become ready in {READY_S} s; the end of its log:\n{tail}")
         yield RealTriton(f"127.0.0.1:{grpc_port}", process, event_log, time.monotonic() - started_s)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -124,17 +192,20 @@ def running_triton(folder: Path, engine: str, *arguments: str, ports: list[int] 
             process.wait(5)
 
 
-def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _started(command: list[str], environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
+
+
+def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until the server is ready; False if it ended before, or takes too long."""
     deadline_s = time.monotonic() + READY_S
-    while time.monotonic() < deadline_s:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline_s and process.poll() is None:
         try:
             with urllib.request.urlopen(url, timeout=1) as answer:
                 if answer.status == 200:
-                    return
+                    return True
         except (urllib.error.URLError, OSError):
             pass
         time.sleep(0.05)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-    pytest.fail(f"Triton did not become ready in {READY_S} s; the end of its log:\n{tail}")
+    return False

@@ -1,22 +1,26 @@
-"""The pure parts of the CPU engine behind deploy/triton: vocabulary, words, stopping, settings."""
+"""The pure parts of the CPU engines behind deploy/triton: vocabulary, words, stopping, texts, settings."""
 
 from __future__ import annotations
 
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.triton_fake import MODELS, model_config
 from tests.support.triton_parts import LIB
 
 assert LIB
 from headrace_triton.gguf import read_metadata  # noqa: E402
+from headrace_triton.jobs import Step  # noqa: E402
+from headrace_triton.llamacpp_chunks import ChunkReader  # noqa: E402
 from headrace_triton.settings import load_settings  # noqa: E402
 from headrace_triton.stopping import StopRule  # noqa: E402
+from headrace_triton.texts import DeltaText, WholeText, decode_alone  # noqa: E402
+from headrace_triton.vllm.logprobs import logprobs_text  # noqa: E402
 from headrace_triton.vocabulary import Vocabulary, byte_vocabulary, vocabulary_from_metadata  # noqa: E402
 from headrace_triton.words import pack_words, unpack_words  # noqa: E402
 
@@ -106,6 +110,105 @@ def test_tokens_that_came_together_are_cut_at_the_limit() -> None:
     assert StopRule(BYTES, 2, ()).take([1, 2, 3]) == ([1, 2], True)
 
 
+@given(st.lists(st.sampled_from([b"a", b"b", b"ab"]), min_size=1, max_size=8), st.integers(0, 8))
+def test_stop_words_and_stop_tokens_do_not_count_before_the_least_tokens(pieces: list[bytes], least: int) -> None:
+    vocabulary = Vocabulary([b"a", b"b", b"ab"])
+    rule = StopRule(vocabulary, 100, [b"ba"], frozenset({2}), least)
+    ids = [vocabulary.pieces.index(piece) for piece in pieces]
+    taken = 0
+    for token in ids:
+        taken += 1
+        if rule.take([token])[1]:
+            break
+    text = b"".join(pieces[:taken])
+    assert rule.is_stopped is (taken < len(ids) or rule.word is not None or rule.stop_id is not None)
+    if rule.is_stopped:
+        assert taken > least
+        assert rule.stop_id == ids[taken - 1] or text.endswith((b"ba", b"bab"))
+
+
+def test_of_several_stop_words_the_one_that_is_complete_first_counts() -> None:
+    rule = StopRule(Vocabulary([b"abcd"]), 10, [b"cd", b"bc"])
+    assert rule.take([0]) == ([0], True)
+    assert rule.word == b"bc"
+
+
+def test_a_response_decoded_alone_loses_a_space_and_split_characters() -> None:
+    vocabulary = sentencepiece()
+    the, split = 2, [6 + byte for byte in "é".encode()]
+    assert decode_alone(vocabulary, [the]) == "the"
+    assert decode_alone(vocabulary, [the, the]) == "the the"
+    assert [decode_alone(vocabulary, [one]) for one in split] == ["\ufffd", "\ufffd"]
+    assert decode_alone(BYTES, list(b" x")) == " x"
+
+
+@given(st.text(max_size=30), st.lists(st.integers(1, 5), min_size=30, max_size=30))
+def test_text_is_whole_however_its_bytes_are_cut(text: str, sizes: list[int]) -> None:
+    data, parts = text.encode(), []
+    for size in sizes * 4:
+        parts.append(list(data[:size]))
+        data = data[size:]
+    whole, delta = WholeText(BYTES), DeltaText(BYTES, [b"never"], is_kept=False)
+    wholes = [whole.take(part) for part in parts]
+    deltas = [delta.take(part) for part in parts]
+    assert whole.take([], is_last=True) == text == "".join(deltas) + delta.take([], is_last=True)
+    assert all(after.startswith(before) for before, after in pairwise(wholes))
+
+
+def test_a_character_that_stays_incomplete_is_marked_in_the_whole_text_and_dropped_from_the_new_one() -> None:
+    half = list("é".encode()[:1])
+    assert WholeText(BYTES).take(half, is_last=True) == "\ufffd"
+    assert DeltaText(BYTES, (), is_kept=False).take(half, is_last=True) == ""
+
+
+@pytest.mark.parametrize(("is_kept", "text"), [(False, "say "), (True, "say stop")])
+def test_a_stop_word_is_held_back_and_cut_off_unless_it_is_kept(is_kept: bool, text: str) -> None:
+    delta = DeltaText(BYTES, [b"stop"], is_kept=is_kept)
+    said = [delta.take([byte]) for byte in b"say sto"]
+    assert ("s" in "".join(said)[1:]) is is_kept
+    assert "".join(said) + delta.take(list(b"p"), word=b"stop", is_last=True) == text
+
+
+def test_of_a_stop_word_the_whole_text_keeps_what_was_sent() -> None:
+    streamed = WholeText(BYTES)
+    assert streamed.take(list(b"say st")) == "say st"
+    assert streamed.take(list(b"op"), word=b"stop", is_last=True) == "say st"
+    assert WholeText(BYTES).take(list(b"say stop"), word=b"stop", is_last=True) == "say "
+
+
+def test_log_probabilities_are_one_object_per_token() -> None:
+    class Part:
+        ids = [ord("a"), ord("b"), 0xC3]  # noqa: RUF012
+        logprobs = [-0.5, -3.0, float("nan")]  # noqa: RUF012
+        alternatives = [[(ord("a"), -0.5), (ord("c"), -1.5)], [(ord("x"), -0.25)], []]  # noqa: RUF012
+
+    def entry(text: str, logprob: float | None, rank: int | None) -> dict[str, object]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": text}
+
+    assert json.loads(logprobs_text(Part(), BYTES)) == [
+        {"97": entry("a", -0.5, 1), "99": entry("c", -1.5, 2)},
+        {"98": entry("b", -3.0, None), "120": entry("x", -0.25, 1)},
+        {"195": entry("\ufffd", None, None)},
+    ]
+
+
+def test_chunks_of_llama_cpp_become_tokens_with_their_alternatives() -> None:
+    steps: list[Step] = []
+    reader = ChunkReader(BYTES, lambda step: bool(step and steps.append(step)), [], keep=3, alternatives=1)
+
+    def chunk(text: str, count: int, top: list[tuple[int, float]]) -> bool:
+        content = [{"id": ord("z"), "logprob": -1.0, "top_logprobs": [{"id": i, "logprob": p} for i, p in top]}]
+        choice = {"text": text, "finish_reason": None, "logprobs": {"content": content}}
+        return reader.on_chunk(json.dumps({"choices": [choice], "timings": {"predicted_n": count, "prompt_ms": 5}}))
+
+    assert not chunk("z", 1, [(122, -1.0), (120, -2.0)])
+    assert chunk("éa", 4, [(97, -0.5)])
+    assert [step.ids for step in steps] == [[122], [0xC3, 0xA9]]
+    assert steps[0].alternatives == [[(122, -1.0)]]
+    assert steps[0].prompt_s == 0.005
+    assert steps[1].alternatives == [[], []]
+
+
 def test_a_gguf_is_read_without_its_weights(tmp_path: Path) -> None:
     def text(value: bytes) -> bytes:
         return struct.pack("<Q", len(value)) + value
@@ -135,34 +238,10 @@ def test_a_setting_comes_from_the_environment_before_the_models_parameters() -> 
     assert (settings.slots, settings.gguf, settings.engine) == (3, "/m.gguf", "llamacpp")
 
 
-@pytest.mark.parametrize(("name", "value"), [("SLOTS", "many"), ("ENGINE", "magic")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SLOTS", "many"), ("ENGINE", "magic"), ("POSTPROCESSING", "html"), ("FORWARD_REQUEST_ID", "yes")],
+)
 def test_a_wrong_setting_is_named(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=name.lower()):
         load_settings({"model_config": "{}"}, {f"HEADRACE_TRITON_{name}": value})
-
-
-@pytest.mark.parametrize("name", ["ensemble", "preprocessing", "tensorrt_llm", "postprocessing"])
-def test_every_model_has_a_batch_dimension(name: str) -> None:
-    config = model_config(name)
-    assert config.name == name
-    assert config.max_batch_size > 0
-    assert name == "ensemble" or (MODELS / name / "1" / "model.py").exists()
-
-
-def test_the_steps_of_the_ensemble_fit_together() -> None:
-    ensemble = model_config("ensemble")
-    known = {tensor.name for tensor in ensemble.input}
-    for step in ensemble.ensemble_scheduling.step:
-        model = model_config(step.model_name)
-        optional = {tensor.name for tensor in model.input if tensor.optional}
-        assert set(step.input_map) <= {tensor.name for tensor in model.input}
-        assert {tensor.name for tensor in model.input} - set(step.input_map) <= optional
-        assert set(step.output_map) <= {tensor.name for tensor in model.output}
-        assert set(step.input_map.values()) <= known
-        known |= set(step.output_map.values())
-    assert {tensor.name for tensor in ensemble.output} <= known
-
-
-def test_order_and_stops_need_one_instance() -> None:
-    for name in ("tensorrt_llm", "postprocessing"):
-        assert [group.count for group in model_config(name).instance_group] == [1]

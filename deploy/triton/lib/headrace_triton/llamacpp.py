@@ -1,16 +1,11 @@
-"""The real engine: llama.cpp in this process, through xllamacpp.
-
-llama.cpp reports text and counts, not token ids, and reports a character that
-spans tokens once it is complete. The ids are found again through the
-vocabulary: their bytes are exact, and their number is llama.cpp's own count.
-"""
+"""The real engine: llama.cpp in this process, through xllamacpp."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from .jobs import Engine, EngineError, Job, Listener, Step
+from .jobs import Engine, EngineError, Job, Listener
+from .llamacpp_chunks import ChunkReader
 from .settings import Settings
 from .vocabulary import Vocabulary
 
@@ -47,7 +42,8 @@ def open_server(settings: Settings, *, for_tokenizer: bool = False) -> Any:
     slots = 1 if for_tokenizer else settings.slots
     params.n_parallel = slots
     params.n_ctx = 64 if for_tokenizer else settings.context_tokens * slots
-    params.n_batch = params.n_ubatch = 32 if for_tokenizer else settings.batch_tokens
+    # Every slot puts a token into a step; llama.cpp aborts where they do not fit.
+    params.n_batch = params.n_ubatch = 32 if for_tokenizer else max(slots, settings.batch_tokens)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1 if for_tokenizer else settings.threads
     if for_tokenizer:
         params.warmup = False
@@ -64,8 +60,7 @@ class LlamaEngine(Engine):
     def __init__(self, settings: Settings, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._context_tokens = settings.context_tokens
-        self._server = open_server(settings)
-        self._control_id = min(vocabulary.control_ids, default=vocabulary.eos_id or 0)
+        self.server = open_server(settings)
 
     def generate(self, job: Job, listener: Listener) -> None:
         """Run `job`. The listener is asked before every prompt batch and after every token."""
@@ -78,110 +73,67 @@ class LlamaEngine(Engine):
         produced: list[int] = []
         if job.min_tokens:
             # Two runs: the first cannot end, the second goes on from its tokens.
-            first = _Reader(self._vocabulary, self._control_id, listener, produced, keep=job.min_tokens)
+            first = self._reader(job, listener, produced, keep=job.min_tokens)
             self._run(job, {"ignore_eos": True}, job.min_tokens + _LATE_TOKENS, first, [])
             if first.is_stopped:
                 return
-        reader = _Reader(self._vocabulary, self._control_id, listener, produced, keep=job.max_tokens)
+        reader = self._reader(job, listener, produced, keep=job.max_tokens)
         self._run(job, {"ignore_eos": job.ignores_eos}, job.max_tokens + _LATE_TOKENS, reader, produced)
 
-    def _run(self, job: Job, extra: dict[str, Any], limit: int, reader: _Reader, before: list[int]) -> None:
+    def _reader(self, job: Job, listener: Listener, produced: list[int], *, keep: int) -> ChunkReader:
+        return ChunkReader(self._vocabulary, listener, produced, keep=keep, alternatives=job.logprobs or 0)
+
+    def _run(self, job: Job, extra: dict[str, Any], limit: int, reader: ChunkReader, before: list[int]) -> None:
         body = _body(job)
         # Penalties look at everything, as TensorRT-LLM's do, not at llama.cpp's last 64 tokens.
         body.update(
             extra, repeat_last_n=self._context_tokens, prompt=[*job.prompt_ids, *before], n_predict=limit - len(before)
         )
-        self._server.handle_completions(body, reader.on_chunk)
+        failures: list[Exception] = []
+
+        def on_chunk(chunk: Any) -> bool:
+            # The library swallows what a callback raises.
+            try:
+                return reader.on_chunk(chunk)
+            except Exception as failure:
+                failures.append(failure)
+                return True
+
+        self.server.handle_completions(body, on_chunk)
+        if failures:
+            raise failures[0]
         if reader.error is not None:
             raise EngineError(reader.error)
 
 
-class _Reader:
-    """Turns llama.cpp's chunks into steps."""
-
-    def __init__(
-        self, vocabulary: Vocabulary, control_id: int, listener: Listener, produced: list[int], keep: int
-    ) -> None:
-        self._vocabulary = vocabulary
-        self._control_id = control_id
-        self._listener = listener
-        self._produced = produced
-        self._keep = keep
-        self._seen = 0
-        self._held: list[int] = []
-        self.is_stopped = False
-        self.error: str | None = None
-
-    def on_chunk(self, chunk: Any) -> bool:
-        """Take one chunk; True stops the generation."""
-        value = json.loads(chunk) if isinstance(chunk, (str, bytes)) else chunk
-        if "error" in value:
-            self.error = str(value["error"].get("message", "the engine failed"))
-            return True
-        if "prompt_progress" in value:
-            self.is_stopped = self.is_stopped or self._listener(None)
-            return self.is_stopped
-        return self._on_tokens(value["choices"][0], value.get("timings", {}))
-
-    def _on_tokens(self, choice: dict[str, Any], timings: dict[str, Any]) -> bool:
-        counted = int(timings.get("predicted_n", self._seen))
-        count, self._seen = counted - self._seen, counted
-        ids = self._ids(choice["text"].encode("utf-8", "surrogatepass"), count)
-        logprobs = [float("nan")] * len(ids)
-        details = (choice.get("logprobs") or {}).get("content") or ()
-        if ids and len(details) == 1:
-            # Exact for a token that stands alone; of a split character only the last is known.
-            if count == 1:
-                ids[-1] = int(details[0]["id"])
-            logprobs[-1] = float(details[0]["logprob"])
-        reason = choice.get("finish_reason")
-        if choice["text"] == "" and ids and reason is None:
-            # Likely the end of sequence: wait for the chunk that says so.
-            self._held += ids
-            return self.is_stopped
-        if reason == "stop" and self._held and self._vocabulary.eos_id is not None:
-            self._held[-1] = self._vocabulary.eos_id
-        ids, self._held = self._held + ids, []
-        logprobs = [float("nan")] * (len(ids) - len(logprobs)) + logprobs
-        room = self._keep - len(self._produced)
-        ids, logprobs = ids[:room], logprobs[:room]
-        self._produced += ids
-        if not self.is_stopped and (ids or reason is not None):
-            prompt_s = float(timings.get("prompt_ms", 0.0)) / 1000
-            self.is_stopped = self._listener(Step(ids, logprobs, prompt_s, reason == "stop"))
-        return self.is_stopped or len(self._produced) >= self._keep
-
-    def _ids(self, data: bytes, count: int) -> list[int]:
-        if data:
-            return self._vocabulary.ids_of(data, count)
-        # Tokens without text: control tokens, or a character that never became complete.
-        return [self._control_id] * max(count, 0)
-
-
 def _body(job: Job) -> dict[str, Any]:
-    greedy = not job.top_k and not job.top_p
+    # llama.cpp's own defaults would shape the distribution behind the caller's back: every value is sent.
     body: dict[str, Any] = {
         "stream": True,
         "timings_per_token": True,
         "return_progress": True,
-        "temperature": 0.0 if greedy else (1.0 if job.temperature is None else job.temperature),
-        "top_k": job.top_k or 0,
-        "top_p": job.top_p or 1.0,
-        # llama.cpp's own defaults would shape the distribution behind the caller's back.
-        "min_p": 0.0,
-        "repeat_penalty": 1.0 if job.repetition_penalty is None else job.repetition_penalty,
-        "presence_penalty": job.presence_penalty or 0.0,
-        "frequency_penalty": job.frequency_penalty or 0.0,
-        "seed": _seed(job.seed or 0),
+        "temperature": job.temperature,
+        "top_k": job.top_k,
+        "top_p": job.top_p,
+        "min_p": job.min_p,
+        "repeat_penalty": job.repetition_penalty,
+        "presence_penalty": job.presence_penalty,
+        "frequency_penalty": job.frequency_penalty,
+        "seed": _RANDOM_SEED if job.seed is None else _seed(job.seed),
     }
+    biases: list[list[Any]] = [[token, bias] for token, bias in job.logit_bias.items()]
+    biases += [[token, False] for token in sorted(job.banned_ids)]
+    if biases:
+        body["logit_bias"] = biases
     if job.grammar:
         body["grammar"] = job.grammar
-    if job.logprobs:
-        body["n_probs"] = 1
+    if job.logprobs is not None:
+        # With 0 it would leave out the chosen token too.
+        body["n_probs"] = max(1, job.logprobs)
     return body
 
 
 def _seed(seed: int) -> int:
     """Fold a 64-bit seed into llama.cpp's 32 bits, past its value for "random"."""
-    folded = (seed ^ (seed >> 32)) & 0xFFFFFFFF
+    folded = (seed ^ (seed >> 32)) & _RANDOM_SEED
     return folded if folded != _RANDOM_SEED else 0

@@ -1,140 +1,192 @@
-"""One running generation: its responses, its counts and its end."""
+"""One running generation: its responses, its counts and its end. What the contracts have in common."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from .engines import Loaded
 from .events import EventLog
-from .jobs import Engine, EngineError, Step
-from .requests import job_from_tensors
+from .jobs import Engine, EngineError, Job, NoOutputError, ProcessDiedError, Step, ThreadDiedError
 from .stopping import StopRule
-from .tensors import flag, tensor
-from .vocabulary import Vocabulary
 
-__all__ = ["Run"]
+__all__ = ["FINAL", "Part", "Run", "Times"]
 
-_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+@dataclass
+class Part:
+    """Tokens of one response, with what belongs to each of them."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Sequence[tuple[int, float]]] = field(default_factory=list)
+
+    def extend(self, other: Part) -> None:
+        """Append another part."""
+        self.ids += other.ids
+        self.logprobs += other.logprobs
+        self.alternatives += other.alternatives
+
+
+class Times:
+    """When a request arrived, was begun and had its tokens: nanoseconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.arrival_ns = self.last_ns = time.monotonic_ns()
+        self.scheduled_ns = self.first_ns = 0
+
+    def on_tokens(self, prompt_s: float) -> None:
+        """Take the time of a response whose engine says how long the prompt took."""
+        self.last_ns = time.monotonic_ns()
+        if not self.first_ns:
+            self.first_ns = self.last_ns
+            self.scheduled_ns = max(self.arrival_ns, self.first_ns - int(prompt_s * 1e9))
+
+    def by_name(self) -> dict[str, int]:
+        """Return them under the names of the contracts' tensors."""
+        return {
+            "arrival_time_ns": self.arrival_ns,
+            "first_scheduled_time_ns": self.scheduled_ns,
+            "first_token_time_ns": self.first_ns,
+            "last_token_time_ns": self.last_ns,
+        }
 
 
 class Run:
     """Lives from `execute` to the final response, which is sent in every case.
 
-    The final flag rides on the last content where the engine knows it is the
-    last, as in TensorRT-LLM. Responses carry the optional tensors that were
-    both switched on and asked for.
+    The final flag rides on the last content where that is known to be the last.
+    Contracts implement `_content`, and what they send besides it.
     """
 
-    def __init__(
-        self, request: Any, sender: Any, arrays: dict[str, Any], vocabulary: Vocabulary, log: EventLog
-    ) -> None:
-        self.request_id = request.request_id()
-        self._sender = sender
-        self._outputs = set(request.requested_output_names())
-        self._job = job_from_tensors(arrays, vocabulary)
-        self._rule = StopRule(vocabulary, self._job.max_tokens, self._job.stop_words)
-        self._streams = flag(arrays, "streaming")
-        self._echoes = not self._streams and not flag(arrays, "exclude_input_in_output")
-        self._returns_input_count = flag(arrays, "return_num_input_tokens")
-        self._returns_output_count = flag(arrays, "return_num_output_tokens")
-        self._returns_times = flag(arrays, "return_perf_metrics")
-        self._log = log
-        self._is_stopped = self._is_sent = False
-        self._ending = ""
-        self._arrival_ns = time.monotonic_ns()
-        self._first_ns = self._scheduled_ns = 0
-        self._cumulative = 0.0
-        # A request that does not stream is answered once, with everything.
-        self._whole: list[int] = []
-        self._whole_logprobs: list[float] = []
+    # Whether a thread looks for the client's cancel; otherwise every output does.
+    is_polled: ClassVar[bool] = True
+    # Whether there is a last content even without new tokens, because it says how it ended.
+    has_last_content: ClassVar[bool] = True
 
-    def stop(self) -> None:
-        """Ask the generation to end; seen at the next token."""
-        self._is_stopped = True
+    def __init__(self, request: Any, sender: Any, loaded: Loaded, log: EventLog, job: Job, *, streams: bool) -> None:
+        self.request_id: str = request.request_id()
+        self._sender = sender
+        self._job = job
+        self._streams = streams
+        self._log = log
+        self._rule = StopRule(loaded.vocabulary, job.max_tokens, job.stop_words, job.stop_ids, job.min_tokens)
+        self._times = Times()
+        # A request that does not stream is answered once, with everything.
+        self._whole = Part()
+        self._finish_reason = ""
+        self._interruption = ""
+        self._separates_final = False
+        self._is_over = False
+        # Guards the moment of the final flag: afterwards the sender must not be asked for a cancel.
+        self._end = threading.Lock()
+
+    @staticmethod
+    def error(message: str) -> Any:
+        """Return the response that carries an error."""
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(message))
+
+    def interrupt(self, reason: str) -> None:
+        """Ask the generation to end, from any thread; seen at the next token or tick."""
+        self._interruption = self._interruption or reason
+
+    def is_cancelled(self) -> bool:
+        """Return whether the client has cancelled a request that still runs; from any thread."""
+        with self._end:
+            return not self._is_over and bool(self._sender.is_cancelled())
 
     def carry_out(self, engine: Engine) -> None:
-        """Generate and send; never raises, and always sends the final flag."""
-        self._log.write("start", self.request_id)
+        """Generate and send; never raises, and sends the final flag but for a scripted death."""
+        self._log.write("start", self.request_id, max_tokens=self._job.max_tokens)
         error: str | None = None
         try:
-            if not self._is_interrupted():
+            if not self._interruption:
+                self._separates_final = engine.separates_final(self._job)
                 engine.generate(self._job, self._on_step)
+            last = self._last()
+        except ThreadDiedError:
+            self._log_end("thread_died")
+            return
+        except ProcessDiedError:
+            self._log_end("process_died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        except NoOutputError:
+            last = None
         except EngineError as failure:
             error = str(failure)
         except Exception as failure:  # a thread that dies silently leaves the client waiting for ever
             error = f"the engine failed: {failure}"
-        reason = error or self._ending or "end"
-        self._log.write("end", self.request_id, tokens=self._rule.count, reason=reason)
-        try:
-            self._finish(error)
-        except Exception as failure:
-            pb_utils.Logger.log_error(f"request {self.request_id}: the final response was not sent: {failure}")
+        self._log_end(error or self._interruption or "end")
+        if not self._is_over:
+            try:
+                self._finish(last if error is None else self.error(error))
+            except Exception as failure:
+                pb_utils.Logger.log_error(f"request {self.request_id}: the final response was not sent: {failure}")
 
-    def _finish(self, error: str | None) -> None:
-        if self._is_sent:
-            return
-        if error is not None:
-            self._sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error)), flags=_FINAL)
-        elif self._streams or not self._whole or self._ending:
-            self._sender.send(flags=_FINAL)
-        else:
-            self._sender.send(self._response(self._whole, self._whole_logprobs), flags=_FINAL)
+    def _content(self, part: Part, *, is_last: bool) -> Any:
+        """Return the response for new tokens (or all of them, where the request does not stream)."""
+        raise NotImplementedError
+
+    def _interrupted(self) -> Any | None:
+        """Return what is sent with the final flag after an interruption, None for nothing."""
+        return None
+
+    def _log_end(self, reason: str) -> None:
+        self._log.write("end", self.request_id, tokens=self._rule.count, reason=reason)
 
     def _on_step(self, step: Step | None) -> bool:
-        if self._is_interrupted():
+        if step is not None and not self.is_polled and self.is_cancelled():
+            self.interrupt("cancel_seen")
+        if self._interruption or self._is_over:
             return True
         if step is None:
             return False
-        ids, is_done = self._rule.take(step.ids)
-        is_done = is_done or step.is_last
+        if step.error:
+            self._sender.send(self.error(step.error))
+        ids, is_last = self._rule.take(step.ids) if step.is_counted else (list(step.ids), False)
+        is_last = is_last or step.is_last
+        if is_last:
+            self._finish_reason = "stop" if step.is_last or self._rule.is_stopped else "length"
         if ids:
             self._log.write("tokens", self.request_id, n=self._rule.count)
-            if not self._first_ns:
-                self._first_ns = time.monotonic_ns()
-                self._scheduled_ns = max(self._arrival_ns, self._first_ns - int(step.prompt_s * 1e9))
-            if self._streams:
-                flags = _FINAL if is_done else 0
-                self._sender.send(self._response(ids, step.logprobs[: len(ids)]), flags=flags)
-                self._is_sent = is_done
-            else:
-                self._whole += ids
-                self._whole_logprobs += step.logprobs[: len(ids)]
-        return is_done
+            self._times.on_tokens(step.prompt_s)
+        part = Part(ids, list(step.logprobs[: len(ids)]), list(step.alternatives[: len(ids)]))
+        if not self._streams:
+            self._whole.extend(part)
+        elif is_last and (ids or self.has_last_content):
+            self._finish(self._content(part, is_last=True))
+        elif ids:
+            self._sender.send(self._content(part, is_last=False))
+        return is_last
 
-    def _is_interrupted(self) -> bool:
-        if self._ending or self._is_sent:
-            return True
-        if self._is_stopped:
-            self._ending = "stop_seen"
-        elif self._sender.is_cancelled():
-            self._ending = "cancel_seen"
-        return bool(self._ending)
+    def _last(self) -> Any | None:
+        """Return what is sent with the final flag, if that is still to come."""
+        if self._is_over:
+            return None
+        if self._interruption:
+            return self._interrupted()
+        if not self._finish_reason:  # the window is full
+            self._finish_reason = "length"
+        part = Part() if self._streams else self._whole
+        return self._content(part, is_last=True) if part.ids or self.has_last_content else None
 
-    def _response(self, ids: list[int], logprobs: list[float]) -> Any:
-        prompt = list(self._job.prompt_ids) if self._echoes else []
-        tokens = prompt + ids
-        now_ns = time.monotonic_ns()
-        self._cumulative += sum(logprobs)
-        # name -> (switched on, values, type)
-        table = {
-            "output_ids": (True, [[tokens]], np.int32),
-            "sequence_length": (True, [[len(tokens)]], np.int32),
-            "cum_log_probs": (self._job.logprobs, [[self._cumulative]], np.float32),
-            "output_log_probs": (self._job.logprobs, [[logprobs]], np.float32),
-            "num_input_tokens": (self._returns_input_count, [[len(self._job.prompt_ids)]], np.int32),
-            "num_output_tokens": (self._returns_output_count, [[len(ids)]], np.int32),
-            "arrival_time_ns": (self._returns_times, [[self._arrival_ns]], np.int64),
-            "first_scheduled_time_ns": (self._returns_times, [[self._scheduled_ns]], np.int64),
-            "first_token_time_ns": (self._returns_times, [[self._first_ns]], np.int64),
-            "last_token_time_ns": (self._returns_times, [[now_ns]], np.int64),
-        }
-        return pb_utils.InferenceResponse(
-            output_tensors=[
-                tensor(name, values, dtype)
-                for name, (is_on, values, dtype) in table.items()
-                if is_on and name in self._outputs
-            ]
-        )
+    def _finish(self, response: Any | None) -> None:
+        with self._end:
+            self._is_over = True
+        if response is None:
+            self._sender.send(flags=FINAL)
+        elif self._separates_final:
+            self._sender.send(response)
+            self._sender.send(flags=FINAL)
+        else:
+            # Error and final flag in one message: apart, they can crash servers before 2.68.
+            self._sender.send(response, flags=FINAL)

@@ -1,4 +1,4 @@
-"""Settings of the three models: environment first, then `parameters` in config.pbtxt.
+"""Settings of the models: environment first, then `parameters` in config.pbtxt.
 
 The stub processes inherit Triton's environment, so one variable reaches all models.
 """
@@ -32,11 +32,24 @@ class Settings:
     # Prompt tokens per step: a cancel during prefill is seen between two steps, and
     # the other streams wait for one. On a CPU small steps prefill as fast as large ones.
     batch_tokens: int = 32
+    # How often a thread looks whether clients have cancelled, where the contract has such a thread.
+    cancellation_check_period_ms: int = 100
+    # "bytes" (exact) or "text" (every response decoded by itself, as the original does).
+    postprocessing: str = "bytes"
+    # "true": tensorrt_llm_bls gives its engine request the client's request id.
+    forward_request_id: str = "false"
     # Path that receives one JSON line per engine event; empty is off.
     event_log: str = ""
     # Scripted engine: seconds before the first token and between tokens.
     scripted_prefill_s: float = 0.0
     scripted_token_s: float = 0.01
+
+
+_CHOICES = {
+    "engine": ("llamacpp", "scripted"),
+    "postprocessing": ("bytes", "text"),
+    "forward_request_id": ("true", "false"),
+}
 
 
 def load_settings(args: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Settings:
@@ -57,6 +70,7 @@ def load_settings(args: Mapping[str, str], environ: Mapping[str, str] | None = N
         except ValueError:
             raise ValueError(f"setting {name} must be {type(default).__name__}, got {raw!r}") from None
     settings = Settings(**values)
-    if settings.engine not in ("llamacpp", "scripted"):
-        raise ValueError(f"setting engine must be llamacpp or scripted, got {settings.engine!r}")
+    for name, known in _CHOICES.items():
+        if getattr(settings, name) not in known:
+            raise ValueError(f"setting {name} must be {' or '.join(known)}, got {getattr(settings, name)!r}")
     return settings

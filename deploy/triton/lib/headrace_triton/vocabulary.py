@@ -26,22 +26,23 @@ class Vocabulary:
         bos_id: int | None = None,
         eos_id: int | None = None,
         control_ids: Iterable[int] = (),
+        strips_first_space: bool = False,
     ) -> None:
         self.pieces = pieces
         self.bos_id = bos_id
         self.eos_id = eos_id
         self.control_ids: frozenset[int] = frozenset(control_ids)
+        # How the tokenizer decodes a text from its first token on.
+        self.strips_first_space = strips_first_space
         self._ids: dict[bytes, int] | None = None
 
-    def decode(self, ids: Iterable[int]) -> bytes:
+    def decode(self, ids: Sequence[int]) -> bytes:
         """Return the concatenated bytes; an id outside the vocabulary raises ValueError."""
         size = len(self.pieces)
-        out = []
-        for token in ids:
+        for token in (min(ids, default=0), max(ids, default=0)):
             if not 0 <= token < size:
                 raise ValueError(f"token id {token} is outside 0..{size - 1}")
-            out.append(self.pieces[token])
-        return b"".join(out)
+        return b"".join(map(self.pieces.__getitem__, ids))
 
     def id_of(self, piece: bytes) -> int | None:
         """Return the lowest id with exactly these bytes."""
@@ -82,9 +83,19 @@ class Vocabulary:
         return None
 
 
+class _ByteVocabulary(Vocabulary):
+    """A token is a byte, so that text of megabytes is decoded at once."""
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        try:
+            return bytes(ids)
+        except ValueError:
+            return super().decode(ids)
+
+
 def byte_vocabulary() -> Vocabulary:
     """Return the vocabulary of the scripted engine: 256 bytes and one end of sequence."""
-    return Vocabulary([bytes([i]) for i in range(256)] + [b""], eos_id=256, control_ids=(256,))
+    return _ByteVocabulary([bytes([i]) for i in range(256)] + [b""], eos_id=256, control_ids=(256,))
 
 
 def vocabulary_from_metadata(metadata: Mapping[str, Any]) -> Vocabulary:
@@ -108,6 +119,7 @@ def vocabulary_from_metadata(metadata: Mapping[str, Any]) -> Vocabulary:
         bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
         eos_id=metadata.get("tokenizer.ggml.eos_token_id"),
         control_ids=[i for i, type_ in enumerate(types) if type_ == _CONTROL],
+        strips_first_space=kind == "llama",
     )
 
 
