@@ -60,8 +60,11 @@ MAX_GAP_S: Final = "headrace.stream.max_gap_s"
 TTFT_S: Final = "headrace.ttft_s"
 QUEUE_S: Final = "headrace.queue_s"
 ERROR_REASON: Final = "headrace.error.reason"
+CONTRACT: Final = "headrace.engine.contract"
+STOP_OUTCOME: Final = "headrace.engine.stop_outcome"
 
 # Metrics.
+METRIC_ENGINE_STOP: Final = "headrace.server.engine_stop.duration"
 METRIC_SERVER_DURATION: Final = "gen_ai.server.request.duration"
 METRIC_SERVER_TTFT: Final = "gen_ai.server.time_to_first_token"
 METRIC_SERVER_TPOT: Final = "gen_ai.server.time_per_output_token"
@@ -76,6 +79,8 @@ METRIC_CLIENT_TTFC: Final = "gen_ai.client.operation.time_to_first_chunk"
 DURATION_BOUNDS: Final = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68,
 )  # fmt: skip
+# From the engine's next look at a queue to a poll of 100 ms, and what is worth an alarm.
+STOP_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 RPC_BOUNDS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 320.0, 640.0,

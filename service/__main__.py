@@ -14,7 +14,6 @@ from runtime import logs, otel
 from runtime.settings import load
 from service import __version__
 from service.catalog.file import ModelDeclaration, ModelsFileError
-from service.catalog.tokenizer import TokenizerError
 from service.composition import declared_models, open_models
 from service.config import ServiceSettings
 from service.core.errors import ServiceError
@@ -22,6 +21,7 @@ from service.generation.watch import Limits
 from service.rpc.generation import DeadlinePolicy
 from service.rpc.server import RpcServer, ServerOptions, TlsFiles
 from service.templates import TemplateError
+from service.tokens import TokenizerError
 
 logger = logging.getLogger("headrace.service")
 

@@ -5,8 +5,10 @@ Part of the composition root: the one place that knows every backend.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from service.admission.slots import Slots
@@ -19,12 +21,15 @@ from service.backends.triton.options import TritonOptions
 from service.catalog.file import BackendOptions, ModelDeclaration, ModelsFileError, SamplingDefaults, parse_models
 from service.catalog.model import Model
 from service.catalog.registry import Registry
-from service.catalog.tokenizer import JsonTokenizer
 from service.config import ServiceSettings
 from service.core.request import Sampling
+from service.telemetry.instruments import record_engine_stop
 from service.templates import ChatTemplate, TemplateError, load_template
+from service.tokens import JsonTokenizer, TokenCodec, TokenizerError
 
 __all__ = ["declared_models", "open_models"]
+
+logger = logging.getLogger("headrace.service")
 
 # Used where neither the declaration nor the engine says how much it can run at once.
 DEFAULT_RUNNING = 16
@@ -67,6 +72,7 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
             options = {
                 "url": settings.triton_url,
                 "model": settings.triton_model,
+                "contract": settings.triton_contract,
                 "engine_model": settings.triton_engine_model,
                 "max_context_tokens": settings.triton_max_context_tokens,
             }
@@ -83,6 +89,7 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
         aliases=("default",),
         backend=settings.backend,
         template=settings.template,
+        tokenizer=settings.tokenizer,
         max_running=running,
         max_waiting=settings.max_waiting,
         sampling=sampling,
@@ -100,10 +107,11 @@ async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
     try:
         for declaration in declarations:
             options = declaration.backend_options()
-            backend = _backend(options)
+            tokenizer = _tokenizer(declaration)
+            backend = _backend(declaration.id, options, tokenizer)
             try:
                 await backend.start()
-                models.append(_model(declaration, options, backend))
+                models.append(_model(declaration, options, backend, tokenizer))
             except BaseException:
                 await backend.close()
                 raise
@@ -114,12 +122,28 @@ async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
     return Registry(models)
 
 
-def _backend(options: BackendOptions) -> Backend:
+def _tokenizer(declaration: ModelDeclaration) -> JsonTokenizer | None:
+    """Return the declared tokenizer: one that gives exact bytes where Triton may need them, else one that counts."""
+    if declaration.tokenizer is None:
+        return None
+    if declaration.backend == "triton":
+        try:
+            return TokenCodec(declaration.tokenizer)
+        except TokenizerError as error:
+            logger.warning("model %r: %s; it only counts tokens", declaration.id, error)
+    return JsonTokenizer(declaration.tokenizer)
+
+
+def _backend(model_id: str, options: BackendOptions, tokenizer: JsonTokenizer | None) -> Backend:
     match options:
         case LlamaCppOptions():
             return LlamaCppBackend(options)
         case TritonOptions():
-            return TritonBackend(options)
+            return TritonBackend(
+                options,
+                tokenizer=tokenizer if isinstance(tokenizer, TokenCodec) else None,
+                on_stop=partial(record_engine_stop, model_id),
+            )
         case SimulatorOptions():
             return SimulatorBackend(options)
 
@@ -137,7 +161,9 @@ def _template(declaration: ModelDeclaration, info: BackendInfo) -> ChatTemplate 
         raise TemplateError(f"model {declaration.id!r}: {error}") from None
 
 
-def _model(declaration: ModelDeclaration, options: BackendOptions, backend: Backend) -> Model:
+def _model(
+    declaration: ModelDeclaration, options: BackendOptions, backend: Backend, tokenizer: JsonTokenizer | None
+) -> Model:
     info = backend.info
     running = declaration.max_running
     if running is None:
@@ -153,7 +179,7 @@ def _model(declaration: ModelDeclaration, options: BackendOptions, backend: Back
         owned_by=declaration.owned_by,
         created_at_s=time.time(),
         template=template,
-        tokenizer=None if declaration.tokenizer is None else JsonTokenizer(declaration.tokenizer),
+        tokenizer=tokenizer,
         stop_sequences=declaration.stop,
         max_context_tokens=context,
         max_output_tokens=most,

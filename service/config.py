@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from runtime.logs import LogFormat
 from runtime.settings import Settings
+from service.backends.triton.options import ContractName
 
 __all__ = ["ServiceSettings"]
 
@@ -37,11 +38,23 @@ class ServiceSettings(Settings):
     slots: int = Field(4, ge=1, le=256, description="llamacpp: requests that decode at once.")
     threads: int | None = Field(None, ge=1, description="llamacpp: CPU threads; unset takes one per core.")
     gpu_layers: int = Field(0, ge=0, description="llamacpp: layers to put on a GPU, where the build has one.")
-    triton_url: str = Field("127.0.0.1:8001", description="triton: host:port of its gRPC endpoint.")
+    tokenizer: Path | None = Field(
+        None,
+        description="Hugging Face tokenizer.json of the single model: needed by Triton's token-level contract (raw), "
+        "and where an engine reports no counts.",
+    )
+    triton_url: str = Field(
+        "127.0.0.1:8001",
+        description="triton: host:port of its gRPC endpoint; several with commas between, or dns:///name:port.",
+    )
+    triton_contract: ContractName = Field(
+        "auto", description="triton: tensor contract of the model; auto recognises it by its tensors."
+    )
     triton_model: str = Field("ensemble", description="triton: name of the model to call.")
     triton_engine_model: str = Field(
-        "tensorrt_llm",
-        description="triton: name of the engine model inside the ensemble, which takes the stop request.",
+        "",
+        description="triton: name of the model inside the ensemble that generates and takes the stop request; "
+        "unset: found in the ensemble's configuration.",
     )
     triton_max_context_tokens: int | None = Field(
         None, ge=16, description="triton: prompt plus output that the engine was built for; unset: only it can tell."
@@ -92,7 +105,14 @@ class ServiceSettings(Settings):
             problems.append("--tls-client-ca-file needs --tls-cert-file and --tls-key-file")
         problems += [
             f"--{name.replace('_', '-')}: no such file: {path}"
-            for name in ("models_file", "model_path", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
+            for name in (
+                "models_file",
+                "model_path",
+                "tokenizer",
+                "tls_cert_file",
+                "tls_key_file",
+                "tls_client_ca_file",
+            )
             if (path := getattr(self, name)) is not None and not path.is_file()
         ]
         if self.deadline_floor_s > self.max_deadline_s:

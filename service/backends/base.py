@@ -25,8 +25,10 @@ __all__ = [
     "EngineOutput",
     "EngineRequest",
     "EngineStarted",
+    "EngineStop",
     "Feature",
     "Health",
+    "StopOutcome",
 ]
 
 
@@ -47,6 +49,7 @@ class Feature(Enum):
     REPETITION_PENALTY = "sampling.repetition_penalty"
     SEED = "sampling.seed"
     MIN_OUTPUT_TOKENS = "sampling.min_output_tokens"
+    BAD_WORDS = "sampling.bad_words"
     LOGIT_BIAS = "sampling.logit_bias"
     IGNORE_EOS = "sampling.ignore_eos"
     # Generated token ids come with each output (also needed to stop on a token id).
@@ -137,6 +140,34 @@ class EngineFinished:
 
 
 EngineItem = EngineStarted | EngineOutput | EngineFinished
+
+
+class StopOutcome(Enum):
+    """How far the cancel of a running generation went.
+
+    ACKNOWLEDGED: the engine said that it took it. LEFT_TO_ENGINE: the engine
+    looks for closed streams by itself, and does not say when. UNREACHABLE: nothing
+    reaches it, it runs to its end. FAILED: it was asked, and did not answer.
+    """
+
+    ACKNOWLEDGED = "acknowledged"
+    LEFT_TO_ENGINE = "left_to_engine"
+    UNREACHABLE = "unreachable"
+    FAILED = "failed"
+
+
+class EngineStop(NamedTuple):
+    """What became of a generation that was left before its end.
+
+    `contract` names the engine's interface. `stop_s`: from the cancel to the
+    engine's answer; None without one. `wasted_tokens`: at most how many tokens
+    the engine made, or will make, for nobody.
+    """
+
+    contract: str
+    outcome: StopOutcome
+    stop_s: float | None
+    wasted_tokens: int
 
 
 class Health(Enum):

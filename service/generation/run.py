@@ -219,7 +219,7 @@ class Generation:
             return len(self._prompt)
         if self.model.tokenizer is None:
             return None
-        return self.model.tokenizer.count(self._prompt, add_special_tokens=self._adds_special_tokens)
+        return await self.model.count_tokens(self._prompt, add_special_tokens=self._adds_special_tokens)
 
 
 def _deltas(choice: int, assembled: Assembled) -> list[Delta]:

@@ -6,8 +6,9 @@ from opentelemetry import metrics
 from opentelemetry.context import Context
 
 from runtime import semconv
+from service.backends.base import EngineStop
 
-__all__ = ["active_requests", "record_generation", "record_rpc"]
+__all__ = ["active_requests", "record_engine_stop", "record_generation", "record_rpc"]
 
 _meter = metrics.get_meter("headrace.service")
 
@@ -42,6 +43,22 @@ _output_tokens = _meter.create_counter(
 )
 _first_token_missing = _meter.create_counter(
     "headrace.server.first_token.missing", unit="{request}", description="Generations that ended without a token."
+)
+_engine_stop = _meter.create_histogram(
+    semconv.METRIC_ENGINE_STOP,
+    unit="s",
+    description="Cancel of a running generation to the engine's acknowledgement. Only engines that answer count.",
+    explicit_bucket_boundaries_advisory=list(semconv.STOP_BOUNDS),
+)
+_engine_stops = _meter.create_counter(
+    "headrace.server.engine_stops",
+    unit="{generation}",
+    description="Generations that were left before their end, by how far the cancel went.",
+)
+_wasted_tokens = _meter.create_counter(
+    "headrace.server.wasted_tokens",
+    unit="{token}",
+    description="At most how many tokens engines made for nobody after a cancel.",
 )
 active_requests = _meter.create_up_down_counter(
     "headrace.server.requests.active",
@@ -89,3 +106,16 @@ def record_generation(
     if error_type is not None:
         attributes = {**attributes, semconv.ERROR_TYPE: error_type}
     _duration.record(duration_s, attributes, context=context)
+
+
+def record_engine_stop(model: str, stop: EngineStop) -> None:
+    """Record what became of a generation that was left. `model` is a served id."""
+    attributes = {
+        semconv.GEN_AI_REQUEST_MODEL: model,
+        semconv.CONTRACT: stop.contract,
+        semconv.STOP_OUTCOME: stop.outcome.value,
+    }
+    _engine_stops.add(1, attributes)
+    _wasted_tokens.add(stop.wasted_tokens, attributes)
+    if stop.stop_s is not None:
+        _engine_stop.record(stop.stop_s, attributes)

@@ -12,10 +12,10 @@ from headrace.v1 import generation_pb2, sampling_pb2
 from service.backends.base import EngineFinish, EngineFinished, EngineItem, EngineOutput, EngineRequest
 from service.backends.simulator import SimulatorBackend
 from service.catalog.file import ModelsFileError
-from service.catalog.tokenizer import JsonTokenizer, TokenizerError
 from service.composition import declared_models, open_models
 from service.config import ServiceSettings
 from service.templates import TemplateError
+from service.tokens import JsonTokenizer, TokenizerError
 from tests.support.service import GenerateRequest, running_service, simulated_model, text_of
 
 

@@ -25,9 +25,9 @@ __all__ = ["Abort", "Drop", "Error", "FakeTriton", "Final", "Hang", "Says", "Ste
 MODELS = Path(__file__).resolve().parents[2] / "deploy" / "triton" / "models"
 
 
-def model_config(name: str) -> Any:
-    """Return a model's configuration from the repository of deploy/triton."""
-    text = (MODELS / name / "config.pbtxt").read_text()
+def model_config(name: str, family: str = "inflight_batcher_llm") -> Any:
+    """Return a model's configuration from one of the repositories of deploy/triton."""
+    text = (MODELS / family / name / "config.pbtxt").read_text()
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
@@ -90,7 +90,9 @@ class FakeTriton:
     is_live: bool = True
     is_model_ready: bool = True
     configs: dict[str, Any] = field(
-        default_factory=lambda: {name: model_config(name) for name in ("ensemble", "tensorrt_llm", "preprocessing")}
+        default_factory=lambda: {
+            name: model_config(name) for name in ("ensemble", "tensorrt_llm", "preprocessing", "postprocessing")
+        }
     )
     url: str = ""
     requests: list[Any] = field(default_factory=list)
@@ -168,7 +170,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         fake = self._fake
         first = await anext(aiter(requests))
-        if first.model_name == "tensorrt_llm":
+        if any(tensor.name == "stop" for tensor in first.inputs):
             # As many stops as the client sends, each answered.
             while first is not None:
                 fake.order.append("stop")

@@ -1,41 +1,42 @@
-"""The Triton backend: one channel, one generation per stream, and a stop for whatever is left early."""
+"""The Triton backend: one generation per stream, on whichever server takes it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
 
 import grpc
-from tritonclient.grpc import service_pb2_grpc
 
 from service.backends.base import (
     BackendInfo,
     EngineItem,
+    EngineOutput,
     EngineRequest,
+    EngineStop,
     Feature,
     Health,
 )
-from service.backends.triton.channel import address_of, open_channel
-from service.backends.triton.contract import Contract
-from service.backends.triton.description import Described, Description
-from service.backends.triton.ensemble import EnsembleContract
-from service.backends.triton.faults import is_configuration_fault, is_refusal
-from service.backends.triton.health import HealthProbe
+from service.backends.triton.channel import address_of
+from service.backends.triton.contracts.contract import ContractSettings, TextMode, Tokenizer
+from service.backends.triton.description import Described
+from service.backends.triton.encoding import encode
+from service.backends.triton.endpoint import Endpoint, closing
+from service.backends.triton.endpoints import Endpoints
+from service.backends.triton.faults import is_misfit, is_retriable
 from service.backends.triton.options import TritonOptions
+from service.backends.triton.run import EngineRun
 from service.backends.triton.stop import Stopper
-from service.backends.triton.stream import InferStream
 from service.backends.triton.token_count import count_tokens
-from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 
 __all__ = ["TritonBackend"]
 
 _log = logging.getLogger(__name__)
 
-# After these a young token no longer proves the engine alive.
-_ENGINE_FAULTS: Final = frozenset({Reason.BACKEND_UNAVAILABLE, Reason.BACKEND_ERROR})
+# A request is begun at most this often, each time on another server.
+_MOST_ATTEMPTS: Final = 3
 
 # Before Triton was reached once, the features of the newest models are assumed,
 # so that a caller hears UNAVAILABLE and not that the model lacks something.
@@ -57,106 +58,113 @@ _ASSUMED_FEATURES: Final = frozenset(
 
 
 class TritonBackend:
-    """Serves one model of one Triton; implements `service.backends.base.Backend`.
+    """Serves one model of one Triton, or of several; implements `service.backends.base.Backend`.
 
-    Must be started, used and closed in one event loop.
+    `tokenizer` is that of the model; the `raw` contract needs it. `on_stop` is
+    told about every generation that was left before its end. Must be started,
+    used and closed in one event loop.
     """
 
-    def __init__(self, options: TritonOptions) -> None:
+    def __init__(
+        self,
+        options: TritonOptions,
+        *,
+        tokenizer: Tokenizer | None = None,
+        on_stop: Callable[[EngineStop], None] = lambda _stop: None,
+    ) -> None:
         self._options = options
-        self._contract: Contract = EnsembleContract(
-            max_context_tokens=options.max_context_tokens, bos_text=options.bos_text
+        self._bos_text = options.bos_text or ("" if tokenizer is None else tokenizer.bos_text)
+        self._settings = ContractSettings(
+            max_context_tokens=options.max_context_tokens,
+            bos_text=self._bos_text,
+            text_mode=None if options.text == "auto" else TextMode(options.text),
+            lora_task_id=options.lora_task_id,
+            lora_name=options.lora_name,
+            lora_path=options.lora_path,
+            tokenizer=tokenizer,
         )
-        self._stopper = Stopper(options.stop_timeout_s)
-        self._channel: Any = None
-        self._stub: Any = None
-        self._description: Description | None = None
-        self._streams: dict[str, InferStream | None] = {}
-        self._probe: HealthProbe | None = None
-        # Asked for on every request, and the same until the model is described anew.
+        self._tokenizer = tokenizer
+        self._stopper = Stopper(options.stop_timeout_s, on_stop)
+        self._endpoints: Endpoints | None = None
+        # Asked for on every request, and the same until a model is described anew.
         self._info: BackendInfo | None = None
-        self._info_of: Described | None = None
+        self._info_of: list[Described] | None = None
         self._is_closed = False
 
     async def start(self) -> None:
-        """Open the channel and read the model's description.
+        """Open the channels and read what the servers say about the model.
 
-        Returns normally when Triton or the model is not there yet. Raises
-        `ServiceError` when the model is there and fits no known contract.
+        Returns normally when a server or the model is not there yet. Raises
+        `ServiceError` when the model is there and fits no contract.
         """
-        if self._channel is not None:
+        if self._endpoints is not None:
             return
-        self._channel = open_channel(self._options)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._description = Description(
-            self._stub,
-            self._options.model,
-            self._options.engine_model,
-            self._options.tokenizer_model,
-            timeout_s=self._options.metadata_timeout_s,
+        self._endpoints = Endpoints(self._options.url, self._open)
+        await self._endpoints.refresh()
+        endpoints = self._endpoints.all()
+        readings = await asyncio.gather(
+            *(endpoint.description.read() for endpoint in endpoints), return_exceptions=True
         )
-        self._probe = HealthProbe(
-            self._stub, self._options.model, self._description, self.generate, self._options.canary_interval_s
-        )
-        try:
-            described = await self._description.read()
-        except ServiceError as error:
-            _log.warning("Triton at %s is not ready: %s", self._options.url, error.detail or error.message)
-            return
-        problems = self._contract.problems(described.model)
-        if problems:
-            raise self._misfit(problems)
+        for endpoint, reading in zip(endpoints, readings, strict=True):
+            if isinstance(reading, ServiceError) and not is_misfit(reading):
+                _log.warning("Triton at %s is not ready: %s", endpoint.url, reading.detail or reading.message)
+            elif isinstance(reading, BaseException):
+                raise reading
 
     async def close(self) -> None:
-        """Cancel running generations, send their stops, and close the channel."""
+        """Cancel running generations, send their stops, and close the channels."""
         self._is_closed = True
-        for request_id, stream in list(self._streams.items()):
-            if stream is not None:
-                stream.abort(_closing())
-                self._leave(request_id, stream)
-        await self._stopper.wait()
-        if self._description is not None:
-            await self._description.close()
-        if self._channel is not None:
-            await self._channel.close()
+        if self._endpoints is not None:
+            await self._endpoints.close()
 
     @property
     def info(self) -> BackendInfo:
-        """Facts about the engine, from the last description that could be read."""
-        described = None if self._description is None else self._description.last
-        if self._info is None or self._info_of is not described:
-            self._info, self._info_of = self._read_info(described), described
+        """Facts about the engine, from the last descriptions that could be read; only what every server can do."""
+        described = [] if self._endpoints is None else self._endpoints.all()
+        known = [last for endpoint in described if (last := endpoint.description.last) is not None]
+        if self._info is None or self._info_of != known:
+            self._info, self._info_of = self._read_info(known), known
         return self._info
 
-    def _read_info(self, described: Described | None) -> BackendInfo:
-        host, port = address_of(self._options.url)
+    def _read_info(self, known: list[Described]) -> BackendInfo:
+        host, port = address_of(self._options.url.partition(",")[0])
+        features = _ASSUMED_FEATURES
+        if known:
+            features = frozenset.intersection(*(one.contract.features(one.model) for one in known))
         return BackendInfo(
             provider="nvidia.triton",
-            features=_ASSUMED_FEATURES if described is None else self._contract.features(described.model),
-            fingerprint="unknown" if described is None else f"{described.server.version}-{described.model.fingerprint}",
+            features=features,
+            fingerprint=f"{known[0].server.version}-{known[0].model.fingerprint}" if known else "unknown",
             max_context_tokens=self._options.max_context_tokens,
-            bos_text=self._options.bos_text,
+            vocab_size=None if self._tokenizer is None else self._tokenizer.vocab_size,
+            bos_text=self._bos_text,
+            control_texts=() if self._tokenizer is None else self._tokenizer.control_texts,
             server_address=host,
             server_port=port,
         )
 
     async def health(self, timeout_s: float) -> Health:
-        """Return READY only for an engine that generates: a recent token, or one now. Never raises.
+        """Return the best of the servers' healths: READY only for an engine that generates. Never raises.
 
-        Cancelling it cancels the probe.
+        Cancelling it cancels the probes.
         """
-        if self._probe is None or self._is_closed:
+        if self._endpoints is None or self._is_closed:
             return Health.UNAVAILABLE
-        return await self._probe.check(timeout_s)
+        await self._endpoints.refresh()
+        healths = await asyncio.gather(*(endpoint.health(timeout_s) for endpoint in self._endpoints.all()))
+        return next((one for one in (Health.READY, Health.LOADING) if one in healths), Health.UNAVAILABLE)
 
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
-        """Return the prompt's length as the ensemble's own tokenizer counts it, None where it does not answer."""
-        if self._description is None or self._is_closed:
+        """Return the prompt's length as the model's own tokenizer counts it, None where it does not answer."""
+        endpoint = None if self._endpoints is None or self._is_closed else self._endpoints.pick()
+        if endpoint is None:
             return None
-        text = prompt if add_special_tokens else prompt.removeprefix(self._options.bos_text)
+        if self._tokenizer is not None:
+            return len(await encode(self._tokenizer, prompt, add_special_tokens=add_special_tokens))
+        text = prompt if add_special_tokens else prompt.removeprefix(self._bos_text)
         try:
-            described = await self._description.read()
-            return await count_tokens(self._stub, described.tokenizer, text, self._options.metadata_timeout_s)
+            described = await endpoint.description.read()
+            return await count_tokens(endpoint.stub, described.tokenizer, text, self._options.metadata_timeout_s)
         except (ServiceError, grpc.aio.AioRpcError, ValueError) as error:
             _log.debug("a prompt's tokens could not be counted: %s", error)
             return None
@@ -164,97 +172,71 @@ class TritonBackend:
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
         """Run one generation; see `Backend.generate`.
 
-        `request.request_id` must be unique among running generations: a stop
-        reaches everything with its id. Raises ValueError otherwise.
+        A failure before the first output is tried on another server, where it is
+        safe; after it never. `request.request_id` must be unique among running
+        generations: a stop reaches everything with its id. Raises ValueError otherwise.
         """
-        described, probe = await self._described(request.deadline), self._probe
-        assert probe is not None  # made together with the description
-        loop = asyncio.get_running_loop()
-        message = self._contract.request(request, described.model)
-        reader = self._contract.reader(request)
-        stream = self._open(request, message, described)
-        is_over = False
+        endpoint, run, output = await self._begin(request)
         try:
-            is_started = False
-            while not stream.is_final:
-                response = await stream.next()
-                item = reader.read(response)
-                if item is None:
-                    continue
-                if not is_started:
-                    is_started = True
-                    yield reader.started()
-                # Any token proves the engine alive, not the canary's alone.
-                probe.token_at_s = loop.time()
-                yield item
-            is_over = True
-            await stream.drain()
-            yield reader.finished()
+            yield run.started()
+            if output is not None:
+                yield output
+            while not run.is_final:
+                output = await run.take()
+                if output is not None:
+                    endpoint.proved(run.heard_s)
+                    yield output
+            rest, finished = await run.finish()
+            if rest is not None:
+                yield rest
+            yield finished
         except ServiceError as error:
-            is_over = is_over or is_refusal(error)
-            if error.reason in _ENGINE_FAULTS:
-                probe.doubt()
-            if is_configuration_fault(error) and self._description is not None:
-                self._description.forget()
+            endpoint.failed(error)
             raise
         finally:
-            if is_over:
-                stream.close()
-                self._release(request.request_id)
-            else:
-                self._leave(request.request_id, stream)
+            run.end()
 
-    def _open(self, request: EngineRequest, message: Any, described: Described) -> InferStream:
-        if self._is_closed:
-            raise _closing()
-        if not request.request_id or request.request_id in self._streams:
-            raise ValueError(f"request id {request.request_id!r} is empty or in use")
-        metadata = list(request.trace_headers.items())
-        if described.server.has_safe_grpc_errors:
-            metadata.append(("triton_grpc_error", "true"))
-        stream = InferStream(
-            self._stub,
-            message,
-            timeout_s=request.deadline.remaining_s(),
-            metadata=metadata,
-            first_timeout_s=self._options.first_token_timeout_s,
-            gap_timeout_s=self._options.token_gap_timeout_s,
-        )
-        self._streams[request.request_id] = stream
-        return stream
-
-    def _leave(self, request_id: str, stream: InferStream) -> None:
-        """Close the stream, then stop the engine; the id stays taken until the stop was tried."""
-        stream.close()
-        if self._streams.get(request_id) is not stream:
-            return
-        self._streams[request_id] = None
-        engine = None if self._description is None or self._description.last is None else self._description.last.engine
-        self._stopper.send(self._stub, engine, request_id, on_done=lambda: self._release(request_id))
-
-    def _release(self, request_id: str) -> None:
-        self._streams.pop(request_id, None)
-
-    async def _described(self, deadline: Deadline) -> Described:
-        if self._description is None or self._is_closed:
+    async def _begin(self, request: EngineRequest) -> tuple[Endpoint, EngineRun, EngineOutput | None]:
+        """Return a run that has answered, with its first output."""
+        if self._endpoints is None or self._is_closed:
             raise ServiceError(Reason.BACKEND_UNAVAILABLE, "The service is not connected to the inference server.")
+        tried: list[Endpoint] = []
+        while True:
+            endpoint = self._endpoints.pick(tried)
+            if endpoint is None:
+                raise ServiceError(Reason.BACKEND_UNAVAILABLE, "The inference server's address cannot be resolved.")
+            tried.append(endpoint)
+            try:
+                return endpoint, *await self._answered(endpoint, request)
+            except ServiceError as error:
+                endpoint.failed(error)
+                is_last = len(tried) >= _MOST_ATTEMPTS or self._is_closed or request.deadline.remaining_s() <= 0
+                if is_last or not is_retriable(error) or self._endpoints.pick(tried) is None:
+                    raise
+                _log.info("%s failed before the first token, trying another: %s", endpoint.url, error.detail or error)
+
+    async def _answered(self, endpoint: Endpoint, request: EngineRequest) -> tuple[EngineRun, EngineOutput | None]:
+        if self._is_closed:
+            raise closing()
+        run = await endpoint.begin(request)
         try:
-            async with asyncio.timeout(deadline.remaining_s()):
-                described = await self._description.read()
-        except TimeoutError:
-            raise ServiceError(Reason.DEADLINE_IN_DECODE, "The deadline passed before the model was reached.") from None
-        problems = self._contract.problems(described.model)
-        if problems:
-            raise self._misfit(problems)
-        return described
+            output = None
+            while output is None and not run.is_final:
+                output = await run.take()
+            if output is None:
+                await run.finish()  # raises: an end without any output is a failure, and has a status of its own
+        except BaseException:
+            run.end()
+            raise
+        endpoint.proved(run.heard_s)
+        return run, output
 
-    def _misfit(self, problems: list[str]) -> ServiceError:
-        return ServiceError(
-            Reason.BACKEND_ERROR,
-            "The model on the inference server does not have the interface that the service expects.",
-            detail=f"model {self._options.model}: {'; '.join(problems)}",
-        )
-
-
-def _closing() -> ServiceError:
-    return ServiceError(Reason.BACKEND_UNAVAILABLE, "The service is shutting down.")
+    def _open(self, url: str) -> Endpoint:
+        try:
+            return Endpoint(url, self._options, self._settings, self._stopper)
+        except (OSError, ValueError) as error:
+            raise ServiceError(
+                Reason.BACKEND_ERROR,
+                "The TLS files for the inference server cannot be used.",
+                detail=f"root_certificates, client_key, client_certificate: {error}",
+            ) from None

@@ -1,44 +1,58 @@
-"""Keeps what is known about the server and the two models, and reads it again when it may have changed."""
+"""Keeps what is known about a server and its models, and reads it again when it may have changed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
+from service.backends.triton.contracts.contract import Contract, ContractSettings
 from service.backends.triton.facts import ModelFacts, ServerFacts, read_model, read_server
-from service.backends.triton.faults import fault_from_status, fault_of_stream
+from service.backends.triton.faults import fault_from_status, fault_of_stream, misfit
+from service.backends.triton.options import TritonOptions
+from service.backends.triton.recognition import MisfitError, make_contract, recognise
 from service.core.errors import ServiceError
 
 __all__ = ["Described", "Description"]
 
 _log = logging.getLogger(__name__)
 
+# Parameters of a BLS model that name the models it calls, and the names it has by default.
+_BLS_ENGINE: Final = ("tensorrt_llm_model_name", "tensorrt_llm")
+_BLS_TOKENIZER: Final = ("preprocessing_model_name", "preprocessing")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One consistent reading. `engine` and `tokenizer` are None where no such model is loaded."""
+    """One consistent reading.
+
+    `engine` is the model that generates: the called model itself, or one inside
+    it; None where it is not known. `tokenizer` is None where there is none.
+    """
 
     server: ServerFacts
     model: ModelFacts
+    contract: Contract
     engine: ModelFacts | None
     tokenizer: ModelFacts | None
 
 
 class Description:
-    """Reads the description at the first need and after a fault that may mean a change."""
+    """Reads the description of one server at the first need, after a fault that may mean a change, and now and then."""
 
-    def __init__(self, stub: Any, model: str, engine_model: str, tokenizer_model: str, *, timeout_s: float) -> None:
+    def __init__(self, stub: Any, options: TritonOptions, settings: ContractSettings) -> None:
         self._stub = stub
-        self._model = model
-        self._engine_model = engine_model
-        self._tokenizer_model = tokenizer_model
-        self._timeout_s = timeout_s
+        self._options = options
+        self._settings = settings
+        self._timeout_s = options.metadata_timeout_s
         self._reading: asyncio.Task[Described] | None = None
         self._is_stale = True
+        self._read_at_s = 0.0
         # The last reading; still valid as an answer about the past when it is stale.
         self.last: Described | None = None
 
@@ -46,11 +60,17 @@ class Description:
         """Read again before the next use."""
         self._is_stale = True
 
+    def forget_if_old(self) -> None:
+        """Read again before the next use, if the last reading is older than the options allow."""
+        if time.monotonic() - self._read_at_s > self._options.metadata_max_age_s:
+            self._is_stale = True
+
     async def read(self) -> Described:
         """Return the current description; those who ask at the same time share one reading.
 
         Takes the timeout at most. Raises `ServiceError` when Triton does not give
-        it. Cancelling it leaves the shared reading to the others.
+        it, or when the model fits no contract. Cancelling it leaves the shared
+        reading to the others.
         """
         if self.last is not None and not self._is_stale:
             return self.last
@@ -80,33 +100,105 @@ class Description:
     async def _refresh(self) -> Described:
         try:
             async with asyncio.timeout(self._timeout_s):
-                self.last = await self._read(self._timeout_s)
+                described = await self._read()
         except TimeoutError:
             raise fault_of_stream("the model's description did not arrive in time") from None
         except grpc.aio.AioRpcError as error:
             raise _unreadable(error) from None
+        if self.last is None or self.last.model != described.model or self.last.server != described.server:
+            _tell(described)
+        else:
+            # Nothing changed: what was learnt from the responses stays known.
+            described = self.last
+        self.last = described
         self._is_stale = False
-        return self.last
+        self._read_at_s = time.monotonic()
+        return described
 
-    async def _read(self, timeout_s: float) -> Described:
-        server = await read_server(self._stub, timeout_s)
-        model = await read_model(self._stub, self._model, timeout_s)
-        engine = await self._optional(self._engine_model, timeout_s)
-        if engine is None:
-            _log.warning("there is no engine model %r: generations that are left run to their end", self._engine_model)
-        tokenizer = await self._optional(self._tokenizer_model, timeout_s)
-        return Described(server=server, model=model, engine=engine, tokenizer=tokenizer)
+    async def _read(self) -> Described:
+        server = await read_server(self._stub, self._timeout_s)
+        model = await read_model(self._stub, self._options.model, self._timeout_s)
+        contract = self._contract(model)
+        engine, tokenizer = await self._inside(contract.name, model)
+        problems = contract.problems(model)
+        if engine is not None and not engine.is_decoupled:
+            problems.append(f"model {engine.name} is not decoupled: set model_transaction_policy {{ decoupled: true }}")
+        if problems:
+            raise misfit(f"model {model.name} as {contract.name}: {'; '.join(problems)}")
+        return Described(server=server, model=model, contract=contract, engine=engine, tokenizer=tokenizer)
 
-    async def _optional(self, name: str, timeout_s: float) -> ModelFacts | None:
-        if not name:
-            return None
+    def _contract(self, model: ModelFacts) -> Contract:
+        name = self._options.contract
+        if name == "auto":
+            try:
+                name = recognise(model)  # type: ignore[assignment]
+            except MisfitError as error:
+                raise misfit(f"model {model.name}: {error}") from None
+        last = self.last
+        if last is not None and last.contract.name == name and last.model == model:
+            return last.contract
+        return make_contract(name, self._settings)
+
+    async def _inside(self, contract: str, model: ModelFacts) -> tuple[ModelFacts | None, ModelFacts | None]:
+        """Return the model that generates and the one that tokenizes."""
+        engine = tokenizer = None
+        if contract in ("raw", "llmapi", "vllm"):
+            engine = model
+        elif contract == "bls":
+            engine = await self._optional(_parameter(model, _BLS_ENGINE))
+            tokenizer = await self._optional(_parameter(model, _BLS_TOKENIZER))
+        else:
+            async for step in self._steps(model):
+                if {"input_ids", "request_output_len"} <= step.inputs.keys() and "output_ids" in step.outputs:
+                    engine = step
+                elif "QUERY" in step.inputs and "REQUEST_INPUT_LEN" in step.outputs:
+                    tokenizer = step
+        if self._options.engine_model:
+            engine = await self._optional(self._options.engine_model)
+        if self._options.tokenizer_model:
+            tokenizer = await self._optional(self._options.tokenizer_model)
+        return engine, tokenizer
+
+    async def _steps(self, model: ModelFacts) -> AsyncIterator[ModelFacts]:
+        for name in model.steps:
+            step = await self._optional(name)
+            if step is not None:
+                yield step
+
+    async def _optional(self, name: str) -> ModelFacts | None:
         try:
-            return await read_model(self._stub, name, timeout_s)
+            return await read_model(self._stub, name, self._timeout_s)
         except grpc.aio.AioRpcError as error:
             # Triton's answer for an unknown model is one of these, by version.
             if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
                 return None
             raise
+
+
+def _parameter(model: ModelFacts, names: tuple[str, str]) -> str:
+    key, default = names
+    value = model.parameters.get(key, "")
+    # A placeholder of the deployment's templates that nobody filled in.
+    return default if not value or value.startswith("${") else value
+
+
+def _tell(described: Described) -> None:
+    _log.info(
+        "model %s has the contract %s, on Triton %s",
+        described.model.name,
+        described.contract.name,
+        described.server.version,
+    )
+    if described.contract.name == "bls" and described.model.parameters.get("forward_request_id", "") != "true":
+        _log.warning(
+            "no cancel gets through %s to its engine: generations that are left run to their end%s",
+            described.model.name,
+            "; on this server its code can cancel its own request" if described.server.abilities.bls_cancel else "",
+        )
+    if described.contract.name == "ensemble" and (described.engine is None or "stop" not in described.engine.inputs):
+        _log.warning(
+            "no model inside %s takes a stop: generations that are left run to their end", described.model.name
+        )
 
 
 def _unreadable(error: Any) -> ServiceError:

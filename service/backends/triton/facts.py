@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from service.backends.triton.tensors import TensorSpec
+from service.backends.triton.versions import Abilities, abilities_of
 
-__all__ = ["ModelFacts", "ServerFacts", "read_model", "read_server"]
-
-# Earlier servers can crash on the header (a use after free, fixed in 26.04).
-_GRPC_ERROR_SINCE: Final = (2, 68)
+__all__ = ["ModelFacts", "ServerFacts", "model_facts", "read_model", "read_server"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,21 +22,32 @@ class ServerFacts:
     version: str
 
     @property
-    def has_safe_grpc_errors(self) -> bool:
-        """Whether the request header `triton_grpc_error` can be sent without risk."""
-        numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:2])
-        return numbers >= _GRPC_ERROR_SINCE
+    def abilities(self) -> Abilities:
+        """What a server of this version can do."""
+        return abilities_of(self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """One model's configuration: its tensors by name and how many instances run."""
+    """One model's configuration.
+
+    `inputs` and `outputs` are its tensors by name. `steps` are the names of the
+    models inside an ensemble, in order. `parameters` are the strings of its
+    `parameters` block. `is_decoupled` may be False for an ensemble of a
+    decoupled model, which inherits the policy. `honours_timeout`: the request
+    parameter `timeout` ends a wait in the model's queue.
+    """
 
     name: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
-    instances: int
-    fingerprint: str
+    instances: int = 1
+    fingerprint: str = ""
+    is_ensemble: bool = False
+    is_decoupled: bool = True
+    steps: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    honours_timeout: bool = False
 
     @property
     def required(self) -> frozenset[str]:
@@ -56,7 +64,11 @@ async def read_server(stub: Any, timeout_s: float) -> ServerFacts:
 async def read_model(stub: Any, name: str, timeout_s: float) -> ModelFacts:
     """Ask for a model's configuration, which unlike its metadata marks optional inputs; raises AioRpcError."""
     answer = await stub.ModelConfig(service_pb2.ModelConfigRequest(name=name), timeout=timeout_s)
-    config = answer.config
+    return model_facts(name, answer.config)
+
+
+def model_facts(name: str, config: Any) -> ModelFacts:
+    """Return the facts in a `ModelConfig` message."""
     is_batched = config.max_batch_size > 0
     return ModelFacts(
         name=name,
@@ -64,7 +76,20 @@ async def read_model(stub: Any, name: str, timeout_s: float) -> ModelFacts:
         outputs={tensor.name: _spec(tensor, is_batched=is_batched) for tensor in config.output},
         instances=max(1, sum(group.count for group in config.instance_group)),
         fingerprint=hashlib.sha256(config.SerializeToString(deterministic=True)).hexdigest()[:16],
+        is_ensemble=config.platform == "ensemble" or config.HasField("ensemble_scheduling"),
+        is_decoupled=config.model_transaction_policy.decoupled,
+        steps=tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step)),
+        parameters={key: value.string_value for key, value in sorted(config.parameters.items())},
+        honours_timeout=_honours_timeout(config),
     )
+
+
+def _honours_timeout(config: Any) -> bool:
+    """Return whether a request's timeout can only shorten a default; without a default it is ignored."""
+    if not config.HasField("dynamic_batching"):
+        return False
+    policy = config.dynamic_batching.default_queue_policy
+    return bool(policy.allow_timeout_override and policy.default_timeout_microseconds > 0)
 
 
 def _spec(tensor: Any, *, is_batched: bool) -> TensorSpec:

@@ -14,7 +14,17 @@ import grpc
 
 from service.core.errors import Reason, ServiceError, Violation
 
-__all__ = ["fault_from_status", "fault_from_text", "fault_of_stream", "is_configuration_fault", "is_refusal"]
+__all__ = [
+    "fault_from_status",
+    "fault_from_text",
+    "fault_of_stream",
+    "is_configuration_fault",
+    "is_death",
+    "is_misfit",
+    "is_refusal",
+    "is_retriable",
+    "misfit",
+]
 
 _RETRY_AFTER_S: Final = 1.0
 
@@ -48,6 +58,8 @@ def _bad_guide(match: re.Match[str]) -> ServiceError:
     return ServiceError(Reason.INVALID_FIELD, f"constraint: {description}", violations=(violation,))
 
 
+_DEAD_PROCESS_MESSAGE: Final = "The inference server's model process has died; it has to load the model again."
+_EXITING_MESSAGE: Final = "The inference server is shutting down; try again shortly."
 _CONFIGURATION_MESSAGE: Final = "The model's interface does not fit the service's configuration."
 _CONFIGURATION: Final = _failed(_CONFIGURATION_MESSAGE)
 
@@ -58,22 +70,34 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
         (r"prompt length \((?P<prompt>\d+)\) exceeds maximum input length \((?P<context>\d+)\)", _too_long),
         (r"request \((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<context>\d+)", _too_long),
         (r"exceeds the (?:maximum|model'?s?)[^.]*(?:sequence|context|input) length", _too_long),
+        (r"maximum context length is (?P<context>\d+)", _too_long),
+        (r"prompt \(length (?P<prompt>\d+)\) is longer than the maximum model length of (?P<context>\d+)", _too_long),
+        (r"sum of prompt length \((?P<prompt>\d+)[^)]*\).* should not exceed", _too_long),
         (r"guided_decoding_guide.* does not compile: (?P<reason>.*)", _bad_guide),
         (r"guided_decoding_guide|failed to parse grammar|guided decoding", _bad_guide),
+        (
+            r"request was cancelled|cancelled by the (?:server|engine)",
+            _unavailable("The inference server gave the request up."),
+        ),
         (r"exceeds maximum queue size", _unavailable("The inference server's queue is full; try again shortly.")),
-        (r"request timeout expired", _unavailable("The inference server did not get to the request in time.")),
-        (r"stub process .* is not healthy", _unavailable("The inference server's model process has died.")),
+        (
+            r"request timeout expired",
+            _unavailable("The inference server did not get to the request in time; try again."),
+        ),
+        (r"stub process .* is not healthy", _unavailable(_DEAD_PROCESS_MESSAGE)),
         (
             r"request for unknown model|has no available versions|is not found|not ready",
-            _unavailable("The model is not loaded on the inference server."),
+            _unavailable("The model is not loaded on the inference server; try again once it is."),
         ),
         (
             r"server is stopping|server exiting|has stopped accepting new",
-            _unavailable("The inference server is shutting down."),
+            _unavailable(_EXITING_MESSAGE),
         ),
         (
             (
-                r"unexpected inference (?:input|output)|missing required input|data-type is|unexpected shape"
+                r"'NoneType' object has no attribute 'lora_name'"  # vLLM: parameters that it could not read
+                r"|streaming is only supported|doesn't support models with decoupled"
+                r"|unexpected inference (?:input|output)|missing required input|data-type is|unexpected shape"
                 r"|byte size mismatch|already exists in request|unable to find data|contents field must"
                 r"|batch-size must be|incomplete string data|input '[^']*' is required"
             ),
@@ -83,9 +107,11 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
 )
 
 _STATUSES: Final = {
-    grpc.StatusCode.UNAVAILABLE: _unavailable("The inference server cannot be reached."),
-    grpc.StatusCode.NOT_FOUND: _unavailable("The model is not loaded on the inference server."),
-    grpc.StatusCode.RESOURCE_EXHAUSTED: _failed("A message to or from the inference server is too large."),
+    grpc.StatusCode.UNAVAILABLE: _unavailable("The inference server cannot be reached; try again shortly."),
+    grpc.StatusCode.NOT_FOUND: _unavailable("The model is not loaded on the inference server; try again once it is."),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: _failed(
+        "A message to or from the inference server is too large; shorten the prompt or ask for less at once."
+    ),
 }
 _ANY: Final = _failed("The inference server failed to generate.")
 _NO_MATCH: Final = re.compile("")
@@ -122,16 +148,40 @@ def fault_of_stream(what: str) -> ServiceError:
     """Return the fault of a stream that ended or went silent against the protocol; `what` is for the log."""
     fault = ServiceError(
         Reason.BACKEND_UNAVAILABLE,
-        "The inference server stopped answering before the generation was complete.",
+        "The inference server stopped answering before the generation was complete; try again.",
         retry_after_s=_RETRY_AFTER_S,
     )
     fault.detail = what
     return fault
 
 
+def misfit(what: str) -> ServiceError:
+    """Return the fault of a model that cannot be served; `what` is for the log."""
+    return ServiceError(
+        Reason.BACKEND_ERROR,
+        "The model on the inference server does not have the interface that the service expects.",
+        detail=what,
+    )
+
+
+def is_misfit(error: ServiceError) -> bool:
+    """Whether waiting cannot mend it: the model itself has to change."""
+    return error.reason is Reason.BACKEND_ERROR
+
+
+def is_retriable(error: ServiceError) -> bool:
+    """Whether another server may take the request, given that this one has sent no output."""
+    return error.reason is Reason.BACKEND_UNAVAILABLE
+
+
 def is_refusal(error: ServiceError) -> bool:
     """Whether the engine refused the request itself, so that nothing runs."""
     return error.reason in (Reason.INVALID_FIELD, Reason.CONTEXT_LENGTH_EXCEEDED)
+
+
+def is_death(error: ServiceError) -> bool:
+    """Whether the server or the model's process is gone for good, so that what is silent there stays silent."""
+    return error.message in (_DEAD_PROCESS_MESSAGE, _EXITING_MESSAGE)
 
 
 def is_configuration_fault(error: ServiceError) -> bool:

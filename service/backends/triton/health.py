@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from service.backends.base import EngineItem, EngineRequest, Health
 from service.backends.triton.description import Description
+from service.backends.triton.faults import fault_from_status, is_death
 from service.core.deadline import Deadline
 from service.core.errors import ServiceError
 from service.core.request import Sampling
@@ -31,7 +33,7 @@ _CANARY_PROMPT: Final = "Hello"
 class HealthProbe:
     """Asks the server, and takes a young token for proof; without one it generates one.
 
-    `token_at_s` is the loop's time of the last token of any generation, set by
+    `token_at_s` is `time.monotonic` at the last token of any generation, set by
     whoever reads it.
     """
 
@@ -51,17 +53,23 @@ class HealthProbe:
         # Checks that come together share one canary.
         self._lock = asyncio.Lock()
         self.token_at_s: float | None = None
+        # The last check met a server or a model's process that is gone for good.
+        self.is_dead = False
 
     async def check(self, timeout_s: float) -> Health:
         """Return the health within `timeout_s`; never raises but for its own cancellation."""
+        self.is_dead = False
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._check(Deadline.after(timeout_s))
         except TimeoutError:
             return Health.UNAVAILABLE
         except ServiceError as error:
+            self.is_dead = is_death(error)
             _log.warning("Triton's canary failed: %s", error.detail or error.message)
         except grpc.aio.AioRpcError as error:
+            # A server that shuts down lets the streams of an ensemble hang; one that is gone ends them itself.
+            self.is_dead = is_death(fault_from_status(error, has_output=False))
             _log.debug("Triton does not answer: %s", error.details())
             self._description.forget()
         except Exception:
@@ -69,6 +77,8 @@ class HealthProbe:
         return Health.UNAVAILABLE
 
     async def _check(self, deadline: Deadline) -> Health:
+        # A reloaded model may have other tensors.
+        self._description.forget_if_old()
         # Asked even after a young token: a server that has gone since says so at once.
         live = await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=deadline.remaining_s())
         ready = await self._stub.ModelReady(
@@ -89,7 +99,7 @@ class HealthProbe:
     def _has_recent_token(self) -> bool:
         if self.token_at_s is None:
             return False
-        return asyncio.get_running_loop().time() - self.token_at_s < self._interval_s
+        return time.monotonic() - self.token_at_s < self._interval_s
 
     async def _canary(self, deadline: Deadline) -> None:
         """Generate one token; raises `ServiceError` when none comes."""
@@ -104,5 +114,10 @@ class HealthProbe:
         try:
             async for _ in run:
                 pass
+        except ServiceError:
+            last = self._description.last
+            if last is not None and not last.server.abilities.sees_dead_processes:
+                _log.warning("this server calls a model ready whose process has died: unload and load the model")
+            raise
         finally:
             await run.aclose()

@@ -1,32 +1,46 @@
-"""How one Triton model is reached and watched."""
+"""How one Triton model is reached, asked and watched."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["TritonOptions"]
+__all__ = ["ContractName", "TritonOptions"]
+
+ContractName = Literal["auto", "ensemble", "bls", "raw", "llmapi", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonOptions:
-    """Settings of one model on one Triton.
+    """Settings of one model on one Triton, or on several that serve the same.
 
-    url: host:port of Triton's gRPC endpoint, or any gRPC target.
+    url: host:port of Triton's gRPC endpoint, several of them with commas between,
+        or dns:///name:port for all addresses of a name, which is asked again.
     model: name of the model to call.
+    contract: what tensors it has; auto reads that from its configuration.
+    text: whether a response carries new text or everything so far; auto is the
+        contract's own rule (for bls the model's `accumulate_tokens`; for llmapi
+        everything so far, unless its responses show otherwise).
     engine_model: name of the model inside it that generates and takes the `stop`
-        request; empty: there is none, and a cancel is left to Triton, which does
-        not pass it on to the engine of an ensemble.
+        request. Empty: found in the model's configuration.
     tokenizer_model: name of the model inside it that turns text into token ids; it
-        is asked for the length of a prompt that may be too long. Empty: not asked.
+        is asked for the length of a prompt that may be too long. Empty: found.
+    lora_task_id (ensemble, bls, raw; llmapi), lora_name (vllm; llmapi), lora_path
+        (llmapi): the adapter that this model is served with; llmapi takes all three.
     max_context_tokens: window of prompt and output; None where it is not known.
     bos_text: text of the begin-of-sequence token. The `preprocessing` model adds
         that token to every prompt, so a prompt whose template wrote it already is
         sent without it.
+    transport: asyncio reads streams on the event loop's own sockets; grpcio
+        through gRPC's threads, for what the other one does not understand.
     root_certificates: PEM file of the authorities to trust; set, the connection
         is TLS. client_key and client_certificate: PEM files for mutual TLS.
+        server_name: name in the server's certificate, where it is not the host's.
     metadata_timeout_s: time for reading the server's and the model's description,
         and for counting a prompt's tokens.
+    metadata_max_age_s: a description older than this is read again, so that a
+        reloaded model is noticed.
     stop_timeout_s: time for one stop request, which runs after the caller has gone.
     first_token_timeout_s, token_gap_timeout_s: silence before the first and
         between two responses after which Triton counts as hung; None is off.
@@ -40,21 +54,29 @@ class TritonOptions:
 
     url: str = "127.0.0.1:8001"
     model: str = "ensemble"
-    engine_model: str = "tensorrt_llm"
-    tokenizer_model: str = "preprocessing"
+    contract: ContractName = "auto"
+    text: Literal["auto", "delta", "cumulative"] = "auto"
+    engine_model: str = ""
+    tokenizer_model: str = ""
+    lora_task_id: int | None = None
+    lora_name: str = ""
+    lora_path: str = ""
     max_context_tokens: int | None = None
     bos_text: str = ""
+    transport: Literal["asyncio", "grpcio"] = "asyncio"
     root_certificates: Path | None = None
     client_key: Path | None = None
     client_certificate: Path | None = None
+    server_name: str = ""
     metadata_timeout_s: float = 5.0
+    metadata_max_age_s: float = 30.0
     stop_timeout_s: float = 2.0
     first_token_timeout_s: float | None = None
     token_gap_timeout_s: float | None = None
     canary_interval_s: float = 10.0
     keepalive_time_s: float = 310.0
     keepalive_timeout_s: float = 20.0
-    max_send_bytes: int = 16 * 1024 * 1024
+    max_send_bytes: int = 64 * 1024 * 1024
     max_receive_bytes: int = 4 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -62,6 +84,7 @@ class TritonOptions:
         for name in (
             "max_context_tokens",
             "metadata_timeout_s",
+            "metadata_max_age_s",
             "stop_timeout_s",
             "first_token_timeout_s",
             "token_gap_timeout_s",

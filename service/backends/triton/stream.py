@@ -6,16 +6,19 @@ Knows the protocol of the stream, and nothing of what is in the tensors.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
 
+from service.backends.triton.channel import InferOpener
 from service.backends.triton.faults import fault_from_status, fault_from_text, fault_of_stream
 from service.core.errors import ServiceError
 
 __all__ = ["InferStream"]
 
+# How many responses are handed out at once: one stream's backlog must not hold up the others.
+_MOST_AT_ONCE: Final = 64
 # The status is right behind the final response; a server that holds it back is not waited for.
 _DRAIN_S: Final = 0.1
 
@@ -28,58 +31,80 @@ class InferStream:
     before it has failed, whatever its status says.
     """
 
-    __slots__ = ("_call", "_cause", "_gap_s", "_has_output", "_heard_s", "_loop", "_timer", "_wait_s", "is_final")
+    __slots__ = (
+        "_call",
+        "_cause",
+        "_fault",
+        "_gap_s",
+        "_loop",
+        "_since_s",
+        "_timer",
+        "_wait_s",
+        "has_output",
+        "is_final",
+    )
 
     def __init__(
         self,
-        stub: Any,
-        request: Any,
+        opener: InferOpener,
+        message: Any,
         *,
         timeout_s: float,
         metadata: Sequence[tuple[str, str]] = (),
         first_timeout_s: float | None = None,
         gap_timeout_s: float | None = None,
     ) -> None:
-        self._call = stub.ModelStreamInfer(_once(request), timeout=timeout_s, metadata=tuple(metadata))
+        self._call = opener.open(message, timeout_s=timeout_s, metadata=metadata)
         self._loop = asyncio.get_running_loop()
         self._cause: ServiceError | None = None
-        self._has_output = False
+        self._fault: ServiceError | None = None  # came behind responses that were handed out
+        self.has_output = False
         self.is_final = False
         self._gap_s = gap_timeout_s
         self._wait_s = first_timeout_s
-        self._heard_s = self._loop.time()
+        # Since when a response is waited for; None while those that came are still with their reader.
+        self._since_s: float | None = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         if first_timeout_s is not None:
             self._timer = self._loop.call_later(first_timeout_s, self._on_timer)
 
-    async def next(self) -> Any:
-        """Return the next `ModelInferResponse`; after it `is_final` says whether it was the last.
+    async def take(self) -> list[Any]:
+        """Return the `ModelInferResponse`s that have arrived, in order: at least one, at most 64.
 
-        Raises `ServiceError` for every failure, in-band or not. Cancelling the
-        wait cancels the call.
+        Waits for the first and for no second one. Afterwards `is_final` says
+        whether the last of them was the stream's last. Raises `ServiceError` for
+        every failure, in-band or not, once the responses before it were
+        returned. Cancelling the wait cancels the call.
         """
+        if self._fault is not None:
+            raise self._cause or self._fault
+        self._since_s = self._loop.time() if self.has_output else self._since_s
         try:
-            message = await self._call.read()
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._cause is not None and (task is None or not task.cancelling()):
-                raise self._cause from None
-            raise
+            messages = await self._call.take(_MOST_AT_ONCE)
         except grpc.aio.AioRpcError as error:
-            raise self._cause or fault_from_status(error, has_output=self._has_output) from None
-        if message is grpc.aio.EOF:
-            raise fault_of_stream("the stream ended without the final flag")
-        if message.error_message:
-            raise fault_from_text(message.error_message, has_output=self._has_output)
-        response = message.infer_response
-        self.is_final = response.parameters["triton_final_response"].bool_param
-        self._heard_s = self._loop.time()
-        if not self._has_output:
-            self._has_output = True
+            raise self._cause or fault_from_status(error, has_output=self.has_output) from None
+        if not messages:
+            raise self._cause or fault_of_stream("the stream ended without the final flag")
+        self._since_s = None
+        responses: list[Any] = []
+        for message in messages:
+            if message.error_message:
+                self._fault = fault_from_text(message.error_message, has_output=self.has_output or bool(responses))
+                break
+            response = message.infer_response
+            responses.append(response)
+            if response.parameters["triton_final_response"].bool_param:
+                self.is_final = True
+                break
+        if not responses:
+            assert self._fault is not None, "the first message is a response or an error"
+            raise self._fault
+        if not self.has_output:
+            self.has_output = True
             self._wait_s = self._gap_s
             if self._timer is not None or self._gap_s is not None:
                 self._rearm(self._gap_s)
-        return response
+        return responses
 
     async def drain(self) -> None:
         """Take the status that follows the final response, so that the stream ends and is not reset.
@@ -89,7 +114,7 @@ class InferStream:
         self._rearm(None)
         try:
             async with asyncio.timeout(_DRAIN_S):
-                while await self._call.read() is not grpc.aio.EOF:
+                while await self._call.take(_MOST_AT_ONCE):
                     pass
         except (grpc.aio.AioRpcError, TimeoutError):
             pass
@@ -114,13 +139,9 @@ class InferStream:
         self._timer = None
         if self._wait_s is None:
             return
-        silence_s = self._loop.time() - self._heard_s
+        silence_s = 0.0 if self._since_s is None else self._loop.time() - self._since_s
         if silence_s >= self._wait_s:
-            where = "between responses" if self._has_output else "before the first response"
+            where = "between responses" if self.has_output else "before the first response"
             self.abort(fault_of_stream(f"silent for {silence_s:.1f} s {where}"))
         else:
             self._rearm(self._wait_s - silence_s)
-
-
-async def _once(request: Any) -> AsyncIterator[Any]:
-    yield request

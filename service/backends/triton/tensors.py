@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["TensorSpec", "add_input", "first_bytes", "first_number", "neutral_values", "to_uint64"]
+__all__ = [
+    "TensorSpec",
+    "add_input",
+    "first_bytes",
+    "first_number",
+    "float32s",
+    "int32s",
+    "neutral_values",
+    "to_uint64",
+]
 
 # Datatype on the wire -> format character of `struct`.
 _FORMATS: Final = {
@@ -27,6 +36,8 @@ _FORMATS: Final = {
     "FP32": "f",
     "FP64": "d",
 }
+# One element each, for what is read from every response.
+_ONE: Final = {datatype: struct.Struct(f"<{layout}") for datatype, layout in _FORMATS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +105,32 @@ def first_number(datatype: str, raw: bytes) -> int | float | None:
         return None
     if datatype == "BYTES":
         return float(first_bytes(raw))
-    layout = _FORMATS.get(datatype)
-    if layout is None or len(raw) < struct.calcsize(f"<{layout}"):
+    one = _ONE.get(datatype)
+    if one is None or len(raw) < one.size:
         raise ValueError(f"no number in a {datatype} tensor of {len(raw)} bytes")
-    number: int | float = struct.unpack_from(f"<{layout}", raw)[0]
+    number: int | float = one.unpack_from(raw)[0]
     return number
+
+
+def float32s(raw: bytes) -> tuple[float, ...]:
+    """Return the elements of an FP32 tensor; ValueError for a size that is no multiple of four."""
+    return _all("f", raw)
+
+
+def int32s(raw: bytes) -> tuple[int, ...]:
+    """Return the elements of an INT32 tensor; ValueError for a size that is no multiple of four."""
+    return _all("i", raw)
 
 
 def to_uint64(value: int) -> int:
     """Return a signed 64-bit value as the unsigned one with the same bits."""
     return value & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _all(layout: str, raw: bytes) -> tuple[Any, ...]:
+    if len(raw) % 4:
+        raise ValueError(f"a tensor of {len(raw)} bytes is no whole number of four-byte elements")
+    return struct.unpack(f"<{len(raw) // 4}{layout}", raw)
 
 
 def _encode(datatype: str, values: Sequence[Any]) -> bytes:
