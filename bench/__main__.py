@@ -1,4 +1,4 @@
-"""`make bench`: one table on the terminal, and bench/results/latest.json.
+"""`make bench`: a table per topic on the terminal, and bench/results/latest.json.
 
 CPU figures are the processes' own user + system time, so that they hold on a
 noisy machine; wall-clock figures are to be read as ratios within one run.
@@ -24,6 +24,8 @@ from rich.table import Table
 from bench import floor
 from bench.load import StreamResult, open_stream, read_streams
 from bench.processes import Path, running_path
+from bench.triton import section as triton
+from bench.triton.servers import running_servers
 
 RESULTS = FilePath(__file__).parent / "results" / "latest.json"
 # Streams at once, and tokens of each: long enough that a request's own cost is
@@ -37,21 +39,31 @@ IDLE_STREAMS = 1000
 
 
 def main() -> None:
-    """Run everything; takes about two minutes."""
+    """Run everything; takes about four minutes."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds per figure; the median is taken")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
+    parser.add_argument("--only", choices=("path", "triton"), help="one topic; the other keeps its last figures")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
     scale = 10 if arguments.quick else 1
-    bare = [floor.measure(streams, tokens // scale) for streams, tokens in STREAMS.items()]
-    with running_path() as path:
-        results = uvloop.run(_measure(path, rounds, scale))
-    for row, one in zip(results["rows"], bare, strict=True):
-        row["floor"] = one
+    results = json.loads(RESULTS.read_text()) if arguments.only and RESULTS.exists() else {}
+    results |= {"machine": _machine(), "rounds": rounds}
+    console = Console(width=110)
+    if arguments.only != "triton":
+        bare = [floor.measure(streams, tokens // scale) for streams, tokens in STREAMS.items()]
+        with running_path() as path:
+            results |= uvloop.run(_measure(path, rounds, scale))
+        for row, one in zip(results["rows"], bare, strict=True):
+            row["floor"] = one
+        _print(console, results)
+    if arguments.only != "path":
+        with running_servers() as servers:
+            results["triton"] = uvloop.run(triton.measure(servers, rounds, scale))
+        triton.print_tables(console, results["triton"])
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    _print(results)
+    console.print(f"Written to {RESULTS.parent.name}/{RESULTS.name}")
 
 
 async def _measure(path: Path, rounds: int, scale: int) -> dict[str, Any]:
@@ -72,8 +84,6 @@ async def _measure(path: Path, rounds: int, scale: int) -> dict[str, Any]:
     script: dict[str, object] = {"token_ms": PACED_TOKEN_MS}
     paced = [await _cost(path, PACED_STREAMS, script, PACED_TOKENS // scale) for _ in range(rounds)]
     return {
-        "machine": _machine(),
-        "rounds": rounds,
         "rows": rows,
         "paced": {
             "streams": PACED_STREAMS,
@@ -155,7 +165,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _print(results: dict[str, Any]) -> None:
+def _print(console: Console, results: dict[str, Any]) -> None:
     table = Table(title="Through gateway and service, one token per event", title_justify="left")
     columns = (
         "streams",
@@ -186,7 +196,6 @@ def _print(results: dict[str, Any]) -> None:
             f"{rss['gateway']:.0f}",
             f"{rss['service']:.0f}",
         )
-    console = Console(width=110)
     console.print(table)
     console.print("grpc read, write: what a bare grpc.aio client and server cost here, per message")
     paced, idle = results["paced"], results["idle"]
@@ -198,7 +207,6 @@ def _print(results: dict[str, Any]) -> None:
         f"{idle['streams']} idle streams: {idle['rss_mb']['both']:.0f} MB for both processes, "
         f"{idle['kb_per_stream']:.0f} kB a stream"
     )
-    console.print(f"Written to {RESULTS.parent.name}/{RESULTS.name}")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["Path", "running_path"]
+__all__ = ["Path", "clean_environment", "free_ports", "running_path", "wait_until_answered"]
 
 START_TIMEOUT_S = 60.0
 
@@ -49,9 +49,8 @@ def _cpu_s(process: psutil.Process) -> float:
 @contextmanager
 def running_path() -> Iterator[Path]:
     """Start service (simulator, no delay of its own) and gateway on free ports; end them with the block."""
-    grpc_port, http_port = _free_port(), _free_port()
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HEADRACE_", "OTEL_"))}
-    environment = clean | {
+    grpc_port, http_port = free_ports(2)
+    environment = clean_environment() | {
         "HEADRACE_BACKEND": "simulator",
         "HEADRACE_GRPC_PORT": str(grpc_port),
         "HEADRACE_SIMULATOR_TOKEN_MS": "0",
@@ -67,7 +66,7 @@ def running_path() -> Iterator[Path]:
         for module in ("service", "gateway")
     ]
     try:
-        _wait_until_ready(http_port, started)
+        wait_until_answered(f"http://127.0.0.1:{http_port}/readyz", started, START_TIMEOUT_S)
         yield Path(psutil.Process(started[0].pid), psutil.Process(started[1].pid), http_port)
     finally:
         for process in reversed(started):
@@ -79,20 +78,29 @@ def running_path() -> Iterator[Path]:
                 process.kill()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def clean_environment() -> dict[str, str]:
+    """Return the environment without what would change a server that is measured."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("HEADRACE_", "OTEL_"))}
 
 
-def _wait_until_ready(http_port: int, processes: list[subprocess.Popen[bytes]]) -> None:
-    give_up = time.monotonic() + START_TIMEOUT_S
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now, all different."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def wait_until_answered(url: str, processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> None:
+    """Return when `url` answers with a success. SystemExit when a process ends or the time is over."""
+    give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
         if any(process.poll() is not None for process in processes):
             raise SystemExit("bench: a process ended while it started; its log is above")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/readyz", timeout=1):
+            with urllib.request.urlopen(url, timeout=1):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise SystemExit(f"bench: not ready after {START_TIMEOUT_S:.0f} s")
+    raise SystemExit(f"bench: not ready after {timeout_s:.0f} s")
