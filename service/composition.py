@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from service.admission.slots import Slots
@@ -104,10 +105,11 @@ async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
     `TokenizerError`; backends that were started by then are closed.
     """
     models: list[Model] = []
+    tokenizers: dict[tuple[Path, str], JsonTokenizer] = {}
     try:
         for declaration in declarations:
             options = declaration.backend_options()
-            tokenizer = _tokenizer(declaration)
+            tokenizer = _tokenizer(declaration, tokenizers)
             backend = _backend(declaration.id, options, tokenizer)
             try:
                 await backend.start()
@@ -122,16 +124,24 @@ async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
     return Registry(models)
 
 
-def _tokenizer(declaration: ModelDeclaration) -> JsonTokenizer | None:
-    """Return the declared tokenizer: one that gives exact bytes where Triton may need them, else one that counts."""
+def _tokenizer(declaration: ModelDeclaration, loaded: dict[tuple[Path, str], JsonTokenizer]) -> JsonTokenizer | None:
+    """Return the declared tokenizer; models with the same file share one, which may take 250 MB."""
     if declaration.tokenizer is None:
         return None
+    key = (declaration.tokenizer.resolve(), declaration.backend)
+    if key not in loaded:
+        loaded[key] = _load_tokenizer(declaration.tokenizer, declaration)
+    return loaded[key]
+
+
+def _load_tokenizer(path: Path, declaration: ModelDeclaration) -> JsonTokenizer:
+    """Return one that gives exact bytes where Triton may need them, else one that counts."""
     if declaration.backend == "triton":
         try:
-            return TokenCodec(declaration.tokenizer)
+            return TokenCodec(path)
         except TokenizerError as error:
             logger.warning("model %r: %s; it only counts tokens", declaration.id, error)
-    return JsonTokenizer(declaration.tokenizer)
+    return JsonTokenizer(path)
 
 
 def _backend(model_id: str, options: BackendOptions, tokenizer: JsonTokenizer | None) -> Backend:

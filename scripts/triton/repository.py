@@ -25,6 +25,8 @@ _FOLDERS = {
 }
 CONTRACTS = (*_FOLDERS, "all")
 _BLS = "tensorrt_llm_bls"
+# What is served beside it by `all`, and the parameter that is true there.
+_VARIANTS = {"accumulate": "accumulate_tokens", "forward": "forward_request_id"}
 _PREFIX = "triton-models-"
 
 
@@ -43,7 +45,7 @@ def model_repository(contract: str, bls_instances: int = BLS_INSTANCES) -> Itera
         folder.mkdir(parents=True)
         for name, source in _sources(contract).items():
             (folder / name).symlink_to(source)
-        _change_bls(folder, bls_instances, is_doubled=contract == "all")
+        _change_bls(folder, bls_instances, with_variants=contract == "all")
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -60,8 +62,8 @@ def _sources(contract: str) -> dict[str, Path]:
     }
 
 
-def _change_bls(folder: Path, instances: int, *, is_doubled: bool) -> None:
-    """Give tensorrt_llm_bls its instances, and a second one beside it that accumulates tokens."""
+def _change_bls(folder: Path, instances: int, *, with_variants: bool) -> None:
+    """Give tensorrt_llm_bls its instances, and others beside it that accumulate tokens or pass the request id on."""
     source = folder / _BLS
     if not source.exists():
         return
@@ -69,10 +71,11 @@ def _change_bls(folder: Path, instances: int, *, is_doubled: bool) -> None:
     config = _replaced(config, f"count: {BLS_INSTANCES} ", f"count: {instances} ")
     source.unlink()
     _write_model(source, version, config)
-    if is_doubled:
-        parameter = 'key: "accumulate_tokens"  value {{ string_value: "{}" }}'
-        accumulating = _replaced(config, parameter.format("false"), parameter.format("true"))
-        _write_model(folder / f"{_BLS}_accumulate", version, accumulating)
+    if with_variants:
+        for suffix, parameter in _VARIANTS.items():
+            value = f'key: "{parameter}"  value {{{{ string_value: "{{}}" }}}}'
+            changed = _replaced(config, value.format("false"), value.format("true"))
+            _write_model(folder / f"{_BLS}_{suffix}", version, changed)
 
 
 def _write_model(folder: Path, version: Path, config: str) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from headrace.v1 import generation_pb2 as gen
 from tests.support.processes import Process
 from tests.support.triton_parts import LIB
-from tests.support.triton_server import RealTriton
+from tests.support.triton_server import RealTriton, running_triton
 from tests.support.triton_serving import CONTRACTS, Answer, ask, serving, tokenizer_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.triton, pytest.mark.timeout(180)]
@@ -222,3 +223,16 @@ async def test_text_contracts_refuse_ids_by_name(scripted: str, contract: str) -
     answer = await ask(scripted, contract, "", 6, tokens={"ids": [65]})
     assert answer.code is grpc.StatusCode.FAILED_PRECONDITION
     assert "tokens" in answer.details
+
+
+async def test_what_upstream_s_postprocessing_loses_the_token_level_contract_has(tmp_path: Path) -> None:
+    """The original decodes each response by itself: split characters are lost there, and no client gets them back."""
+    with (
+        running_triton(tmp_path, "scripted", postprocessing="text") as triton,
+        serving(tmp_path, triton.url, tokenizer_file("--scripted"), only=("ensemble", "raw")) as running,
+    ):
+        lossy = await ask(target(running), "ensemble", "token_ms=0", len(SCRIPT))
+        exact = await ask(target(running), "raw", "token_ms=0", len(SCRIPT))
+    assert "\ufffd" in lossy.text
+    assert "東京" not in lossy.text
+    assert exact.text == SCRIPT.decode()

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ CONTRACTS: Final = {
     "ensemble": "ensemble",
     "bls": "tensorrt_llm_bls",
     "bls-accumulate": "tensorrt_llm_bls_accumulate",
+    "bls-forward": "tensorrt_llm_bls_forward",
     "raw": "tensorrt_llm",
     "llmapi": "llmapi",
     "vllm": "vllm_model",
@@ -43,10 +44,12 @@ def tokenizer_file(*arguments: str) -> Path:
     return path
 
 
-def models_file(folder: Path, url: str, tokenizer: Path, **options: Any) -> Path:
-    """Write a models file with one model per contract; `options` go to every backend."""
+def models_file(folder: Path, url: str, tokenizer: Path, only: Sequence[str] = (), **options: Any) -> Path:
+    """Write a models file with one model per contract, or those of `only`; `options` go to every backend."""
     lines: list[str] = []
     for name, model in CONTRACTS.items():
+        if only and name not in only:
+            continue
         lines += [
             "[[models]]",
             f'id = "{name}"',
@@ -66,10 +69,15 @@ def models_file(folder: Path, url: str, tokenizer: Path, **options: Any) -> Path
 
 @contextmanager
 def serving(
-    folder: Path, url: str, tokenizer: Path, options: dict[str, Any] | None = None, **settings: object
+    folder: Path,
+    url: str,
+    tokenizer: Path,
+    options: dict[str, Any] | None = None,
+    only: Sequence[str] = (),
+    **settings: object,
 ) -> Iterator[Process]:
     """Run the service for the length of the block; `options` go to every backend, `settings` to the service."""
-    models = models_file(folder, url, tokenizer, **(options or {}))
+    models = models_file(folder, url, tokenizer, only, **(options or {}))
     with service(folder, models_file=models, **{"health_interval_s": 1, **settings}) as running:
         yield running
 
