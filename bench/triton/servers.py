@@ -25,6 +25,7 @@ TOKENIZER: Final = ROOT / "scripts" / "triton" / "tokenizer"
 CONTRACTS: Final = {
     "ensemble": "ensemble",
     "bls": "tensorrt_llm_bls",
+    "bls, id passed on": "tensorrt_llm_bls_forward",
     "raw": "tensorrt_llm",
     "llmapi": "llmapi",
     "vllm": "vllm_model",
