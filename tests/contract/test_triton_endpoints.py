@@ -10,8 +10,8 @@ import pytest
 
 from service.backends.base import EngineFinished, EngineItem, EngineOutput, EngineRequest, Health
 from service.backends.triton.backend import TritonBackend
-from service.backends.triton.endpoints import parse_targets
 from service.backends.triton.options import TritonOptions
+from service.backends.triton.targets import parse_targets
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
@@ -242,3 +242,10 @@ def test_a_url_is_a_list_or_a_name(url: str, addresses: list[str], name: tuple[s
 def test_a_name_needs_a_port(url: str) -> None:
     with pytest.raises(ValueError, match="name:port"):
         parse_targets(url)
+    with pytest.raises(ValueError, match="name:port"):
+        TritonOptions(url=url)
+
+
+def test_a_list_without_any_server_is_refused() -> None:
+    with pytest.raises(ValueError, match="names no server"):
+        TritonOptions(url=" , ")

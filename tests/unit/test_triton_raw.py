@@ -198,6 +198,12 @@ def test_the_engine_is_told_the_end_and_stops_at_the_other_ends(codec: TokenCode
     assert words(tensors) == [[turn]]
 
 
+def test_configured_ends_replace_those_of_the_tokenizer(codec: TokenCodec) -> None:
+    tensors = sent(codec, asked(), end_ids=(9, 3))
+    assert tensors["end_id"].tolist() == [[9]]
+    assert words(tensors) == [[3]]
+
+
 def test_ignoring_the_end_switches_every_end_off(codec: TokenCodec) -> None:
     tensors = sent(codec, asked(sampling={"ignore_eos": True}))
     assert tensors["end_id"].tolist() == [[-1]]

@@ -81,6 +81,7 @@ class TritonBackend:
             lora_task_id=options.lora_task_id,
             lora_name=options.lora_name,
             lora_path=options.lora_path,
+            end_ids=options.end_ids,
             tokenizer=tokenizer,
         )
         self._tokenizer = tokenizer

@@ -14,28 +14,15 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from service.backends.triton.endpoint import Endpoint
+from service.backends.triton.targets import parse_targets
 
-__all__ = ["Endpoints", "parse_targets"]
+__all__ = ["Endpoints"]
 
 _log = logging.getLogger(__name__)
 
-_DNS: Final = "dns:///"
 # A name is asked again this often, and waited for this long.
 _RESOLVE_EVERY_S: Final = 30.0
 _RESOLVE_TIMEOUT_S: Final = 5.0
-
-
-def parse_targets(url: str) -> tuple[list[str], tuple[str, int] | None]:
-    """Return the addresses that `url` lists, and the name and port to resolve if it is dns:///name:port.
-
-    Raises ValueError for a name without a port.
-    """
-    if url.startswith(_DNS):
-        name, _, port = url.removeprefix(_DNS).rpartition(":")
-        if not name or not port.isdigit():
-            raise ValueError(f"url must be {_DNS}name:port, got {url!r}")
-        return [], (name.strip("[]"), int(port))
-    return list(dict.fromkeys(part.strip() for part in url.split(",") if part.strip())), None
 
 
 class Endpoints:

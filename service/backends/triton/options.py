@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from service.backends.triton.targets import parse_targets
+
 __all__ = ["ContractName", "TritonOptions"]
 
 ContractName = Literal["auto", "ensemble", "bls", "raw", "llmapi", "vllm"]
@@ -28,6 +30,8 @@ class TritonOptions:
         is asked for the length of a prompt that may be too long. Empty: found.
     lora_task_id (ensemble, bls, raw; llmapi), lora_name (vllm; llmapi), lora_path
         (llmapi): the adapter that this model is served with; llmapi takes all three.
+    end_ids: token ids that end a generation, the one of a text first (raw). Empty:
+        the ends that the tokenizer is known to have.
     max_context_tokens: window of prompt and output; None where it is not known.
     bos_text: text of the begin-of-sequence token. The `preprocessing` model adds
         that token to every prompt, so a prompt whose template wrote it already is
@@ -61,6 +65,7 @@ class TritonOptions:
     lora_task_id: int | None = None
     lora_name: str = ""
     lora_path: str = ""
+    end_ids: tuple[int, ...] = ()
     max_context_tokens: int | None = None
     bos_text: str = ""
     transport: Literal["asyncio", "grpcio"] = "asyncio"
@@ -102,5 +107,10 @@ class TritonOptions:
             problems.append("client_key and client_certificate go together")
         if self.client_key is not None and self.root_certificates is None:
             problems.append("client_key needs root_certificates")
+        try:
+            if self.url and parse_targets(self.url) == ([], None):
+                problems.append(f"url names no server, got {self.url!r}")
+        except ValueError as error:
+            problems.append(str(error))
         if problems:
             raise ValueError("; ".join(problems))

@@ -61,6 +61,7 @@ class ContractSettings:
     lora_task_id: int | None = None
     lora_name: str = ""
     lora_path: str = ""
+    end_ids: tuple[int, ...] = ()
     tokenizer: Tokenizer | None = None
 
 

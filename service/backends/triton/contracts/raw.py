@@ -109,7 +109,7 @@ class RawContract:
             prompt_tokens=len(self._ids(request)),
             max_output_tokens=request.sampling.max_output_tokens or 0,
             max_context_tokens=self._settings.max_context_tokens,
-            end_ids=frozenset() if request.sampling.ignore_eos else self._tokenizer.eos_ids,
+            end_ids=frozenset() if request.sampling.ignore_eos else self._end_ids,
             token_ids=request.token_ids,
             logprobs=request.logprobs is not None,
         )
@@ -125,9 +125,13 @@ class RawContract:
             raise invalid([Violation("prompt", "has no tokens")])
         return request.prompt
 
+    @property
+    def _end_ids(self) -> frozenset[int]:
+        return frozenset(self._settings.end_ids) or self._tokenizer.eos_ids
+
     def _end_id(self) -> int | None:
         """Return the token that ends a text. A model's other ends, of a turn, came later and have higher ids."""
-        return min(self._tokenizer.eos_ids, default=None)
+        return self._settings.end_ids[0] if self._settings.end_ids else min(self._end_ids, default=None)
 
     def _add_end(self, message: Any, request: EngineRequest, facts: ModelFacts) -> None:
         """Append the end of sequence: without it the engine knows none."""
@@ -148,7 +152,7 @@ class RawContract:
         would stop where the string is not.
         """
         if not request.sampling.ignore_eos:
-            yield from ((end_id,) for end_id in sorted(self._tokenizer.eos_ids - {self._end_id()}))
+            yield from ((end_id,) for end_id in sorted(self._end_ids - {self._end_id()}))
         yield from ((token_id,) for token_id in request.stop_token_ids)
         for text in request.stop_sequences:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
