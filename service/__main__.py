@@ -42,10 +42,21 @@ def main() -> int:
 async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]) -> int:
     stop = _on_signals()
     telemetry = otel.configure("headrace-service", __version__)
+    opening = asyncio.create_task(open_models(declarations))
+    asked_to_stop = asyncio.create_task(stop.wait())
+    await asyncio.wait((opening, asked_to_stop), return_when=asyncio.FIRST_COMPLETED)
+    asked_to_stop.cancel()
     try:
-        registry = await open_models(declarations)
+        if not opening.done():
+            logger.info("stopped while the models were being opened")
+            opening.cancel()
+        registry = await opening
+    except asyncio.CancelledError:
+        await telemetry.shutdown()
+        return 0
     except (ServiceError, TemplateError, TokenizerError) as error:
-        logger.error("cannot start: %s", error.message if isinstance(error, ServiceError) else error)
+        logger.error("cannot start: %s", _told(error))
+        await telemetry.shutdown()
         return 1
     try:
         server = RpcServer(registry, _server_options(settings), _limits(settings), _deadlines(settings))
@@ -72,6 +83,13 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
         await telemetry.shutdown()
     logger.info("stopped")
     return 0
+
+
+def _told(error: Exception) -> str:
+    """Return what the person who starts it has to know: here the inside is theirs."""
+    if isinstance(error, ServiceError):
+        return f"{error.message} {error.detail}" if error.detail else error.message
+    return str(error)
 
 
 def _on_signals(do: Callable[[], None] | None = None) -> asyncio.Event:

@@ -5,6 +5,7 @@ Part of the composition root: the one place that knows every backend.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from service.admission.slots import Slots
-from service.backends.base import Backend, BackendInfo, Health
+from service.backends.base import Backend, BackendInfo, Feature, Health
 from service.backends.llamacpp.backend import LlamaCppBackend
 from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
@@ -26,7 +27,7 @@ from service.config import ServiceSettings
 from service.core.request import Sampling
 from service.telemetry.instruments import record_engine_stop
 from service.templates import ChatTemplate, TemplateError, load_template
-from service.tokens import JsonTokenizer, TokenCodec, TokenizerError
+from service.tokens import DecoderError, JsonTokenizer, TokenCodec
 
 __all__ = ["declared_models", "open_models"]
 
@@ -99,29 +100,28 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
 
 
 async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
-    """Start every backend and return the models.
+    """Start every backend, all at once, and return the models.
 
     Raises `ServiceError` (an engine that cannot work), `TemplateError` or
-    `TokenizerError`; backends that were started by then are closed.
+    `TokenizerError`, and closes the backends then; so does cancelling it.
     """
-    models: list[Model] = []
     tokenizers: dict[tuple[Path, str], JsonTokenizer] = {}
+    opened: list[tuple[ModelDeclaration, BackendOptions, Backend, JsonTokenizer | None]] = []
     try:
         for declaration in declarations:
             options = declaration.backend_options()
             tokenizer = _tokenizer(declaration, tokenizers)
-            backend = _backend(declaration.id, options, tokenizer)
-            try:
-                await backend.start()
-                models.append(_model(declaration, options, backend, tokenizer))
-            except BaseException:
-                await backend.close()
-                raise
-    except BaseException:
-        for model in models:
-            await model.backend.close()
+            opened.append((declaration, options, _backend(declaration.id, options, tokenizer), tokenizer))
+        async with asyncio.TaskGroup() as starting:
+            for _, _, backend, _ in opened:
+                starting.create_task(backend.start())
+        return Registry([_model(*parts) for parts in opened])
+    except BaseException as error:
+        for _, _, backend, _ in opened:
+            await backend.close()
+        if isinstance(error, BaseExceptionGroup):
+            raise error.exceptions[0] from None
         raise
-    return Registry(models)
 
 
 def _tokenizer(declaration: ModelDeclaration, loaded: dict[tuple[Path, str], JsonTokenizer]) -> JsonTokenizer | None:
@@ -139,7 +139,7 @@ def _load_tokenizer(path: Path, declaration: ModelDeclaration) -> JsonTokenizer:
     if declaration.backend == "triton":
         try:
             return TokenCodec(path)
-        except TokenizerError as error:
+        except DecoderError as error:
             logger.warning("model %r: %s; it only counts tokens", declaration.id, error)
     return JsonTokenizer(path)
 
@@ -178,6 +178,14 @@ def _model(
     running = declaration.max_running
     if running is None:
         running = options.slots if isinstance(options, LlamaCppOptions) else DEFAULT_RUNNING
+    sampling = declaration.sampling.model_dump(exclude_none=True)
+    missing = [name for name in sampling if Feature(f"sampling.{name}") not in info.features]
+    if missing:
+        logger.warning(
+            "model %r: its engine does not take the defaults sampling.%s: requests that do not set them are refused",
+            declaration.id,
+            ", sampling.".join(missing),
+        )
     template = _template(declaration, info)
     context = declaration.max_context_tokens or info.max_context_tokens
     most = declaration.max_output_tokens if context is None else min(declaration.max_output_tokens, context)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tokenizer_keys import check
+
 __all__ = ["byte_document", "document_from_metadata"]
 
 Document = dict[str, Any]
@@ -42,11 +44,11 @@ def document_from_metadata(metadata: Mapping[str, Any]) -> Document:
     """Return the tokenizer of a GGUF.
 
     `metadata` has strings as bytes, as `headrace_triton.gguf` reads them.
-    Raises ValueError for a tokenizer that cannot be written as such a file.
+    Raises ValueError for a tokenizer that cannot be written as such a file, and
+    for a key that is missing or damaged.
     """
+    check(metadata)
     kind = metadata["tokenizer.ggml.model"].decode()
-    if kind not in ("llama", "gpt2"):
-        raise ValueError(f"tokenizer {kind!r} is not supported; llama (SentencePiece) and gpt2 (byte-level BPE) are")
     texts = [text.decode() for text in metadata["tokenizer.ggml.tokens"]]
     vocabulary = {text: number for number, text in enumerate(texts)}
     if len(vocabulary) != len(texts):

@@ -117,15 +117,10 @@ def parse_models(text: str, name: str) -> list[ModelDeclaration]:
             declaration = ModelDeclaration.model_validate(table)
         except ValidationError as error:
             problems += _located(text, name, where, error)
-            problems += _options_problems(text, name, where, table)
-            continue
-        declarations.append(declaration)
+        else:
+            declarations.append(declaration)
         problems += _options_problems(text, name, where, table)
-        template = declaration.template
-        if template not in (*WORDS_FOR_TEMPLATES, *BUILTIN_NAMES) and not Path(template).is_file():
-            known = ", ".join((*WORDS_FOR_TEMPLATES, *BUILTIN_NAMES))
-            what = f"must be {known}, or the path of a file, got {template!r}"
-            problems.append(_problem(text, name, (*where, "template"), what))
+        problems += _file_problems(text, name, where, table)
     problems += _duplicates(text, name, tables)
     if problems:
         raise ModelsFileError([line for _, line in sorted(problems)])
@@ -147,6 +142,19 @@ def _options_problems(
         TypeAdapter(kind).validate_python({key: value for key, value in options.items() if key in known})
     except ValidationError as error:
         found += _located(text, name, (*where, "options"), error)
+    return found
+
+
+def _file_problems(text: str, name: str, where: tuple[str | int, ...], table: dict[str, Any]) -> list[tuple[int, str]]:
+    """Return which files that the table names are not there."""
+    found = []
+    template, tokenizer = table.get("template"), table.get("tokenizer")
+    known = (*WORDS_FOR_TEMPLATES, *BUILTIN_NAMES)
+    if isinstance(template, str) and template not in known and not Path(template).is_file():
+        what = f"must be {', '.join(known)}, or the path of a file, got {template!r}"
+        found.append(_problem(text, name, (*where, "template"), what))
+    if isinstance(tokenizer, str) and not Path(tokenizer).is_file():
+        found.append(_problem(text, name, (*where, "tokenizer"), f"no such file: {tokenizer}"))
     return found
 
 

@@ -95,10 +95,11 @@ class Generation:
                         is_started = True
                         yield self._started(item, requests[0])
                     if type(item) is EngineOutput:
-                        assembled = self._on_output(choice, item, now_s)
+                        assembled = self._shown(self._on_output(choice, item, now_s))
                         text, token_ids, logprobs, stop_sequence, stop_token_id = assembled
                         if stop_sequence is not None or stop_token_id is not None:
                             await runs.stop(choice)
+                            await self._count_ahead(choice)
                             for event in self._finish(choice, assembled, FinishReason.STOP):
                                 yield event
                         elif len(text) > MAX_DELTA_CHARS:
@@ -107,6 +108,8 @@ class Generation:
                         elif text or token_ids or logprobs:
                             yield Delta(choice, text, token_ids, logprobs)
                     elif isinstance(item, EngineFinished):
+                        if item.output_tokens is None:
+                            await self._count_ahead(choice)
                         reason = self._settle(choice, item)
                         for event in self._finish(choice, self._choices[choice].assembler.flush(), reason):
                             yield event
@@ -115,6 +118,7 @@ class Generation:
                     if not is_started:
                         yield Started(prompt_tokens=None, seed=requests[0].sampling.seed or 0)
                     for choice in list(self._choices):
+                        await self._count_ahead(choice)
                         for event in self._finish(
                             choice, self._choices[choice].assembler.flush(), FinishReason.TIME_LIMIT
                         ):
@@ -176,23 +180,30 @@ class Generation:
             case EngineFinish.CONTEXT_LENGTH:
                 return FinishReason.CONTEXT_LENGTH
             case EngineFinish.UNKNOWN:
-                tokens, limit = self._count(state), self._max_output_tokens
+                tokens, limit = state.output_tokens, self._max_output_tokens
                 return FinishReason.LENGTH if tokens is not None and limit and tokens >= limit else FinishReason.STOP
 
-    def _count(self, state: _Choice) -> int | None:
-        """Return a choice's tokens by the engine's count, else by the configured tokenizer, else None."""
-        if state.output_tokens is None and self.model.tokenizer is not None and state.raw is not None:
+    def _shown(self, assembled: Assembled) -> Assembled:
+        """Leave out ids that nobody asked for: stop tokens need the engine's."""
+        if assembled.token_ids and not self.request.output.token_ids:
+            return assembled._replace(token_ids=())
+        return assembled
+
+    async def _count_ahead(self, choice: int) -> None:
+        """Count a choice's text by the configured tokenizer, where the engine did not; a long one in a thread."""
+        state = self._choices[choice]
+        if state.output_tokens is None and state.raw is not None:
             text = b"".join(state.raw).decode(errors="replace")
-            state.output_tokens = self.model.tokenizer.count(text, add_special_tokens=False)
-        return state.output_tokens
+            state.output_tokens = await self.model.count_tokens(text, add_special_tokens=False)
 
     def _finish(self, choice: int, rest: Assembled, reason: FinishReason) -> list[Event]:
         """Close a choice: its last text, then its end. A stop match in `rest` wins over `reason`."""
         state = self._choices.pop(choice)
+        rest = self._shown(rest)
         if rest.is_stopped:
             reason = FinishReason.STOP
         self.finish_reasons.append(reason)
-        tokens = self._count(state)
+        tokens = state.output_tokens
         self._output_tokens = None if tokens is None or self._output_tokens is None else self._output_tokens + tokens
         events: list[Event] = list(_deltas(choice, rest))
         events.append(

@@ -3,6 +3,6 @@
 Needs the extra `tokenizer`. It must not know engines, requests and templates.
 """
 
-from service.tokens.tokenizer import JsonTokenizer, TokenCodec, TokenizerError
+from service.tokens.tokenizer import DecoderError, JsonTokenizer, TokenCodec, TokenizerError
 
-__all__ = ["JsonTokenizer", "TokenCodec", "TokenizerError"]
+__all__ = ["DecoderError", "JsonTokenizer", "TokenCodec", "TokenizerError"]

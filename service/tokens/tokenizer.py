@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from service.tokens.pieces import UnknownDecoderError, rule_of_decoder
 
-__all__ = ["JsonTokenizer", "TokenCodec", "TokenizerError"]
+__all__ = ["DecoderError", "JsonTokenizer", "TokenCodec", "TokenizerError"]
 
 # Texts of tokens that end a text or a turn in every model that has them. The file does
 # not say which they are; a text that means an end in one model only is left out.
@@ -30,6 +30,10 @@ _END_TEXTS: Final = frozenset(
 
 class TokenizerError(Exception):
     """The tokenizer cannot be loaded; the text says why and what to do."""
+
+
+class DecoderError(TokenizerError):
+    """Its tokens have no bytes of their own: it counts and encodes, and cannot turn ids into text as they come."""
 
 
 class JsonTokenizer:
@@ -91,7 +95,7 @@ class TokenCodec(JsonTokenizer):
         try:
             self._pieces = _pieces(self._tokenizer)
         except UnknownDecoderError as error:
-            raise TokenizerError(
+            raise DecoderError(
                 f"tokenizer {path} cannot be used: {error}; byte level (GPT-2) and SentencePiece decoders can"
             ) from None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
+from tritonclient.grpc import model_config_pb2
 
 from service.backends.base import EngineItem, EngineOutput, EngineRequest, Feature, Health
 from service.backends.triton.backend import TritonBackend
@@ -13,7 +15,7 @@ from service.backends.triton.options import TritonOptions
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
-from tests.support.triton_fake import FakeTriton, Final, Says, model_config
+from tests.support.triton_fake import Error, FakeTriton, Final, Says, model_config
 
 
 @pytest.fixture
@@ -139,3 +141,55 @@ async def test_the_deadline_is_the_batcher_s_timeout_where_it_honours_one(fake: 
     await backend.close()
     assert 5_000_000 < fake.requests[-1].parameters["timeout"].int64_param <= 10_000_000
     assert 5 < (fake.timeouts_s[-1] or 0) <= 10
+
+
+async def test_a_description_that_is_not_answered_any_more_takes_no_request_with_it(fake: FakeTriton) -> None:
+    backend = await opened(fake, metadata_max_age_s=1e-9, metadata_timeout_s=0.2)
+    fake.is_description_stuck = True
+    for _ in range(3):
+        assert text_of(await collect(backend)) == b"Hello"
+        assert await backend.health(3) is Health.READY
+    fake.script = [Says(b"a"), Error("unexpected inference input 'seed' for model 'ensemble'")]
+    with pytest.raises(ServiceError):
+        await collect(backend)
+    fake.script = [Says(b"Hello"), Final()]
+    assert text_of(await collect(backend)) == b"Hello"
+    await backend.close()
+
+
+async def test_one_server_with_another_model_does_not_keep_the_others_from_serving(fake: FakeTriton) -> None:
+    async with FakeTriton(script=[Says(b"Hello"), Final()]) as odd:
+        odd.configs["ensemble"] = model_config("postprocessing")
+        backend = TritonBackend(TritonOptions(url=f"{odd.url},{fake.url}"))
+        await backend.start()
+        for _ in range(4):
+            assert text_of(await collect(backend)) == b"Hello"
+        assert await backend.health(2) is Health.READY
+        await backend.close()
+    assert not odd.requests
+
+
+async def test_a_datatype_that_no_value_fits_is_told_at_the_start(fake: FakeTriton) -> None:
+    for tensor in fake.configs["ensemble"].input:
+        if tensor.name == "max_tokens":
+            tensor.data_type = model_config_pb2.TYPE_BF16
+    backend = TritonBackend(TritonOptions(url=fake.url))
+    with pytest.raises(ServiceError) as caught:
+        await backend.start()
+    await backend.close()
+    assert "a request cannot be written" in (caught.value.detail or "")
+    assert "BF16" in (caught.value.detail or "")
+
+
+async def test_a_datatype_that_only_some_requests_meet_fails_those_alone(fake: FakeTriton) -> None:
+    for tensor in fake.configs["ensemble"].input:
+        if tensor.name == "temperature":
+            tensor.data_type = model_config_pb2.TYPE_STRING
+    backend = await opened(fake)
+    assert text_of(await collect(backend)) == b"Hello"
+    sampling = Sampling(max_output_tokens=8, seed=1, temperature=0.5, top_k=3)
+    with pytest.raises(ServiceError) as caught:
+        async for _ in backend.generate(dataclasses.replace(request(), sampling=sampling)):
+            pass
+    await backend.close()
+    assert caught.value.reason is Reason.BACKEND_ERROR

@@ -89,6 +89,8 @@ class FakeTriton:
     version: str = "2.51.0"
     is_live: bool = True
     is_model_ready: bool = True
+    # ModelConfig is not answered any more.
+    is_description_stuck: bool = False
     configs: dict[str, Any] = field(
         default_factory=lambda: {
             name: model_config(name) for name in ("ensemble", "tensorrt_llm", "preprocessing", "postprocessing")
@@ -153,6 +155,8 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
         return service_pb2.ServerMetadataResponse(name="triton", version=self._fake.version)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
+        if self._fake.is_description_stuck:
+            await asyncio.Event().wait()
         config = self._fake.configs.get(request.name)
         if config is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")

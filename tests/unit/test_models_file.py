@@ -97,6 +97,29 @@ def test_broken_files_get_a_clear_line(text: str, part: str) -> None:
     assert any(part in line for line in problems(text))
 
 
+def test_files_that_are_not_there_are_named_beside_the_other_problems() -> None:
+    found = problems(
+        """\
+[[models]]
+id = "a"
+backend = "triton"
+template = "lama3"
+tokenizer = "/no/such/tokenizer.json"
+max_running = 0
+[models.options]
+url = "dns:///foo"
+"""
+    )
+    assert [problem.split(": ")[1] for problem in found] == [
+        "models[0].template",
+        "models[0].tokenizer",
+        "models[0].max_running",
+        "models[0].options",
+    ]
+    assert "no such file: /no/such/tokenizer.json" in found[1]
+    assert "dns:///name:port" in found[3]
+
+
 def test_lines_are_found_in_nested_and_dotted_keys() -> None:
     text = 'x = 1\n[[models]]\nid = "a"\noptions.token_ms = 3\n[[models]]\n[models.options]\n"token_ms" = 4\n'
     assert line_of(text, ("x",)) == 1

@@ -209,18 +209,23 @@ def test_chunks_of_llama_cpp_become_tokens_with_their_alternatives() -> None:
     assert steps[1].alternatives == [[], []]
 
 
-def test_a_gguf_is_read_without_its_weights(tmp_path: Path) -> None:
-    def text(value: bytes) -> bytes:
-        return struct.pack("<Q", len(value)) + value
+def gguf_text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
 
-    pairs = [
-        text(b"a.count") + struct.pack("<II", 4, 7),
-        text(b"a.names") + struct.pack("<IIQ", 9, 8, 2) + text(b"x") + text(b"yz"),
-        text(b"a.scores") + struct.pack("<IIQ2f", 9, 6, 2, 0.5, -1.0),
-        text(b"a.flag") + struct.pack("<I?", 7, True),
-    ]
+
+PAIRS = [
+    gguf_text(b"a.count") + struct.pack("<II", 4, 7),
+    gguf_text(b"a.names") + struct.pack("<IIQ", 9, 8, 2) + gguf_text(b"x") + gguf_text(b"yz"),
+    gguf_text(b"a.scores") + struct.pack("<IIQ2f", 9, 6, 2, 0.5, -1.0),
+    gguf_text(b"a.flag") + struct.pack("<I?", 7, True),
+]
+GGUF = b"GGUF" + struct.pack("<IQQ", 3, 5, len(PAIRS)) + b"".join(PAIRS)
+ONE_PAIR = b"GGUF" + struct.pack("<IQQ", 3, 0, 1)
+
+
+def test_a_gguf_is_read_without_its_weights(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 5, len(pairs)) + b"".join(pairs) + b"weights")
+    path.write_bytes(GGUF + b"weights")
     assert read_metadata(str(path)) == {
         "a.count": 7,
         "a.names": [b"x", b"yz"],
@@ -230,6 +235,34 @@ def test_a_gguf_is_read_without_its_weights(tmp_path: Path) -> None:
     path.write_bytes(b"GGML" + bytes(40))
     with pytest.raises(ValueError, match="not a GGUF"):
         read_metadata(str(path))
+
+
+def test_a_gguf_that_is_cut_off_anywhere_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    for size in range(len(GGUF)):
+        path.write_bytes(GGUF[:size])
+        with pytest.raises(ValueError, match=r"m\.gguf (is not a GGUF file|cannot be read as GGUF: it ends at byte)"):
+            read_metadata(str(path))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9; 2 and 3 are read"),
+        (ONE_PAIR + struct.pack("<Q", 2**63), "within a value of 9223372036854775808 bytes"),
+        (ONE_PAIR + gguf_text(b"\xff") + struct.pack("<II", 4, 7), "the key at byte 24 is not UTF-8"),
+        (ONE_PAIR + gguf_text(b"a") + struct.pack("<I", 99), "unknown value type 99"),
+        (ONE_PAIR + gguf_text(b"a") + struct.pack("<IIQ", 9, 99, 1), "unknown value type 99"),
+        (ONE_PAIR + gguf_text(b"a") + struct.pack("<IIQ", 9, 4, 2**63), "it ends at byte 49"),
+        (ONE_PAIR + gguf_text(b"a") + struct.pack("<IIQ", 9, 8, 2**63), "it ends at byte 49"),
+        (ONE_PAIR + gguf_text(b"a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000, "an array of arrays"),
+    ],
+)
+def test_a_gguf_of_garbage_is_refused_with_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(ValueError, match=r"m\.gguf cannot be read as GGUF: ") as refused:
+        read_metadata(str(tmp_path / "m.gguf"))
+    assert says in str(refused.value)
 
 
 def test_a_setting_comes_from_the_environment_before_the_models_parameters() -> None:

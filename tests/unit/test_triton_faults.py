@@ -10,11 +10,27 @@ from service.backends.triton.faults import (
     fault_from_text,
     fault_of_stream,
     is_configuration_fault,
+    is_death,
     is_refusal,
 )
 from service.core.errors import Reason
 
 TEXTS = [
+    (
+        "in ensemble 'ensemble', 'bad_words_list': ' the capital' is 4 tokens; words of one token are supported",
+        Reason.INVALID_FIELD,
+    ),
+    ("bad_words is not supported by the scripted engine", Reason.INVALID_FIELD),
+    ("unexpected inference input 'bad_words' for model 'ensemble'", Reason.BACKEND_ERROR),
+    ("min_tokens cannot be combined with guided decoding", Reason.INVALID_FIELD),
+    ("Error generating stream: structured_outputs.json does not compile: no type objekt", Reason.INVALID_FIELD),
+    (
+        "The decoder prompt (length 9000) is longer than the maximum model length of 8192. Make sure that",
+        Reason.CONTEXT_LENGTH_EXCEEDED,
+    ),
+    ("This model's maximum context length is 4096 tokens. However, you requested", Reason.CONTEXT_LENGTH_EXCEEDED),
+    ("Request was cancelled", Reason.BACKEND_UNAVAILABLE),
+    ("Error generating stream: 'NoneType' object has no attribute 'lora_name'", Reason.BACKEND_ERROR),
     ("Request for unknown model: 'nope' is not found", Reason.BACKEND_UNAVAILABLE),
     ("Request for unknown model: 'engine' has no available versions", Reason.BACKEND_UNAVAILABLE),
     ("in ensemble 'ens', Stub process 'post_0_0' is not healthy.", Reason.BACKEND_UNAVAILABLE),
@@ -55,7 +71,7 @@ def test_every_known_text_has_its_reason_and_stays_out_of_the_message(text: str,
 @pytest.mark.parametrize(("text", "reason"), [pair for pair in TEXTS if pair[1] is Reason.CONTEXT_LENGTH_EXCEEDED])
 def test_a_prompt_that_is_too_long_says_by_how_much(text: str, reason: Reason) -> None:
     fault = fault_from_text(text, has_output=False)
-    assert fault.metadata.keys() == {"promptTokens", "maxContextTokens"}
+    assert {"maxContextTokens"} <= fault.metadata.keys() <= {"promptTokens", "maxContextTokens"}
     assert is_refusal(fault)
 
 
@@ -105,3 +121,11 @@ def test_a_status_is_mapped_by_its_text_and_then_by_its_code(
 
 def test_a_stream_against_the_protocol_is_unavailable() -> None:
     assert fault_of_stream("eof").reason is Reason.BACKEND_UNAVAILABLE
+
+
+def test_what_a_server_that_is_going_lets_hang_is_the_stream_of_an_ensemble() -> None:
+    going = fault_from_text("Server is stopping, scheduler for model has stopped accepting new", has_output=False)
+    dead = fault_from_text("Stub process 'engine_0_0' is not healthy.", has_output=False)
+    full = fault_from_text("Exceeds maximum queue size", has_output=False)
+    assert [is_death(one, "ensemble") for one in (going, dead, full)] == [True, True, False]
+    assert [is_death(one, "raw") for one in (going, dead, full)] == [False, True, False]

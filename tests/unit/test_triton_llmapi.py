@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from service.backends.base import EngineFinish, EngineRequest, Feature
+from service.backends.base import EngineFinish, EngineOutput, EngineRequest, Feature
 from service.backends.triton.contracts.contract import ContractSettings, TextMode
 from service.backends.triton.contracts.llmapi import LlmApiContract
 from service.backends.triton.facts import ModelFacts
@@ -248,10 +249,22 @@ def test_a_response_carries_the_whole_text_so_far() -> None:
     assert texts(contract(), "He", "Hello", "Hello") == ["He", "llo", ""]
 
 
-def test_a_model_that_sends_new_text_is_noticed() -> None:
+def test_a_stream_of_new_texts_is_noticed_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     asked = contract()
-    assert texts(asked, "Hello", " world", "!") == ["Hello", " world", "!"]
-    assert texts(asked, "ha", "ha") == ["ha", "ha"]
+    with caplog.at_level(logging.WARNING):
+        assert texts(asked, "Hello", " world", "!") == ["Hello", " world", "!"]
+        assert texts(asked, "Hello", " again") == ["Hello", " again"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "Set text" in caplog.text
+
+
+def test_one_odd_stream_changes_no_other() -> None:
+    asked = contract()
+    other = asked.reader(engine_request(), LLMAPI)
+    assert other.read(says("a")) == EngineOutput(b"a", None)
+    assert texts(asked, " ", ".", ". ok") == [" ", ".", ". ok"]
+    assert other.read(says("ab")) == EngineOutput(b"b", None)
+    assert texts(asked, "a", "ab", "abc") == ["a", "b", "c"]
 
 
 def test_the_configured_mode_wins_over_what_responses_look_like() -> None:

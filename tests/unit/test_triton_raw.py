@@ -36,6 +36,7 @@ DTYPES = {
     "BOOL": np.bool_,
     "INT32": np.int32,
     "INT64": np.int64,
+    "UINT32": np.uint32,
     "UINT64": np.uint64,
     "FP32": np.float32,
     "BYTES": np.uint8,
@@ -399,6 +400,17 @@ def test_only_the_ids_within_the_length_count(codec: TokenCodec) -> None:
     assert (item.tokens, item.token_ids) == (2, (65, 66))
 
 
+@pytest.mark.parametrize("datatype", ["INT32", "INT64", "UINT32", "UINT64"])
+def test_ids_are_read_by_the_datatype_of_the_response(codec: TokenCodec, datatype: str) -> None:
+    message = response([], output_ids=(datatype, [[[65, 66]]]), sequence_length=(datatype, [[2]]))
+    item = read(reader_of(codec, asked(token_ids=True)), message)
+    assert item == EngineOutput(codec.piece(65) + codec.piece(66), 2, (65, 66))
+
+
+def test_what_stands_behind_the_length_may_be_anything(codec: TokenCodec) -> None:
+    assert read(reader_of(codec, asked(token_ids=True)), response([65, -1, -1], length=1)).token_ids == (65,)
+
+
 def test_a_response_without_new_ids_is_empty(codec: TokenCodec) -> None:
     assert read(reader_of(codec, asked()), response([])) == EngineOutput(b"", 0)
     assert reader_of(codec, asked()).read(service_pb2.ModelInferResponse()) is None
@@ -481,6 +493,11 @@ def test_log_probs_that_repeat_earlier_tokens_are_read_from_their_end(codec: Tok
     assert [entry.logprob for entry in item.logprobs] == [-1.0]
 
 
+def test_a_log_prob_of_minus_infinity_is_never(codec: TokenCodec) -> None:
+    item = read(reader_of(codec, asked(logprobs=0)), response([65], output_log_probs=("FP32", [[[-math.inf]]])))
+    assert [entry.logprob for entry in item.logprobs] == [-9999]
+
+
 def test_a_log_prob_that_the_engine_does_not_know_has_no_entry(codec: TokenCodec) -> None:
     reader = reader_of(codec, asked(logprobs=0))
     item = read(reader, response([65, 66], output_log_probs=("FP32", [[[math.nan, -1.0]]])))
@@ -492,7 +509,15 @@ def test_a_log_prob_that_the_engine_does_not_know_has_no_entry(codec: TokenCodec
     "message",
     [
         response([65, 66], output_log_probs=("FP32", [[[-1.0]]])),
+        response([65], output_log_probs=("INT32", [[[-1]]])),
         response([65], output_ids=("BYTES", [1, 2, 3])),
+        response([65], output_ids=("FP32", [[[65.0]]])),
+        response([65, 66], output_ids=("INT32", [[[65, 66], [67, 68]]])),
+        response([65, 66], output_ids=("INT32", [[[65, 66]], [[67, 68]]])),
+        response([65, -5]),
+        response([], output_ids=("INT64", [[[2**31]]]), sequence_length=("INT32", [[1]])),
+        response([65, 66], length=-3),
+        response([65], sequence_length=("INT64", [[2**62]])),
     ],
 )
 def test_tensors_that_break_the_contract_are_the_engines_fault(codec: TokenCodec, message: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from service.backends.base import EngineFinish, EngineOutput
 from service.backends.triton.contracts.contract import TextMode
-from service.backends.triton.contracts.text_reader import UNKNOWN_TOKEN, ModeMemory, TextReader
+from service.backends.triton.contracts.text_reader import UNKNOWN_TOKEN, TextReader, TextRule
 from service.core.errors import Reason, ServiceError
 from service.core.events import TokenLogprob
 from tests.support.triton_contracts import output, response
@@ -21,11 +21,14 @@ from tests.support.triton_contracts import output, response
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 
 
-def reader(
-    mode: TextMode = TextMode.DELTA, *, is_certain: bool = True, memory: ModeMemory | None = None, **fields: Any
-) -> TextReader:
+def reader(mode: TextMode = TextMode.DELTA, *, is_certain: bool = True, **fields: Any) -> TextReader:
     given = {"max_output_tokens": 10_000, **fields}
-    return TextReader("ensemble", memory or ModeMemory(mode, is_certain=is_certain), **given)
+    return TextReader("ensemble", TextRule(mode, is_certain=is_certain), **given)
+
+
+def text(reading: TextReader, *parts: str) -> str:
+    items = [reading.read(response(text_output=output(part))) for part in parts]
+    return b"".join(item.data for item in [*items, reading.rest()] if item is not None).decode()
 
 
 @given(st.lists(st.tuples(st.binary(), st.integers(0, 9), st.permutations(range(3))), min_size=1, max_size=8))
@@ -111,6 +114,39 @@ def test_numbers_that_came_as_text_are_read() -> None:
     assert reading.finished().engine_prefill_s == 1
 
 
+def test_a_total_that_cannot_be_a_count_is_an_error() -> None:
+    reading = reader()
+    message = response(text_output=output(b"a"), num_output_tokens=output(2**31 - 1))
+    reading.read(message)
+    with pytest.raises(ServiceError, match="unexpected form"):
+        reading.read(message)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [output(2**40, "INT64"), output(-1), output(0), output(float("inf"), "FP32"), output("inf"), output("nan")],
+)
+def test_a_prompts_count_that_cannot_be_one_is_unknown(count: tuple[str, bytes]) -> None:
+    reading = reader()
+    reading.read(response(text_output=output(b"a"), num_output_tokens=output(1), num_input_tokens=count))
+    assert reading.started().prompt_tokens is None
+    assert reading.finished().prompt_tokens is None
+
+
+@pytest.mark.parametrize("end", [output(2**62, "INT64"), output("1e308"), output(-(2**62), "INT64")])
+def test_a_time_that_no_generation_takes_is_unknown(end: tuple[str, bytes]) -> None:
+    reading = reader()
+    times = {"first_token_time_ns": output(1, "INT64"), "last_token_time_ns": end}
+    reading.read(response(text_output=output(b"a"), **times))
+    assert reading.finished().engine_decode_s is None
+
+
+def test_what_is_told_of_a_long_answer_is_short() -> None:
+    with pytest.raises(ServiceError) as caught:
+        reader().read(response(text_output=output(b"a"), num_output_tokens=output("x" * 100_000)))
+    assert len(caught.value.detail or "") < 400
+
+
 def test_an_empty_count_is_no_count() -> None:
     assert reader().read(response(text_output=output(b"a"), num_output_tokens=("INT32", b""))) == EngineOutput(
         b"a", None
@@ -126,6 +162,12 @@ def test_an_empty_count_is_no_count() -> None:
         {"text_output": output(b"a"), "num_output_tokens": ("INT32", b"\x01")},
         {"text_output": output(b"a"), "num_output_tokens": output(float("inf"), "FP32")},
         {"text_output": output(b"a"), "num_output_tokens": output("many")},
+        {"text_output": output(b"a"), "num_output_tokens": output(-5)},
+        {"text_output": output(b"a"), "num_output_tokens": output(2**31, "INT64")},
+        {"text_output": output(b"a"), "num_output_tokens": output(float("nan"), "FP32")},
+        {"text_output": output(b"a"), "num_output_tokens": output("1e300")},
+        {"text_output": ("BYTES", output("AA")[1] + output("BB")[1])},
+        {"text_output": ("BYTES", output("ok")[1] + b"JUNK")},
     ],
 )
 def test_what_cannot_be_read_is_an_error_of_the_server(outputs: dict[str, tuple[str, bytes]]) -> None:
@@ -175,46 +217,25 @@ def test_new_texts_have_no_rest() -> None:
     assert reading.rest() is None
 
 
-def test_a_model_that_sends_new_texts_is_noticed_once_and_read_so_from_then_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    memory = ModeMemory(TextMode.CUMULATIVE, is_certain=False)
-
-    def read(*texts: str) -> str:
-        reading = reader(memory=memory)
-        items = [reading.read(response(text_output=output(text))) for text in texts]
-        rest = reading.rest()
-        return b"".join(item.data for item in [*items, rest] if item is not None).decode()
-
-    with caplog.at_level(logging.WARNING):
-        assert read("Hello", " world", " world", "!") == "Hello world world!"
-        # Not to be told from a whole text by itself, but the model is known by now.
-        assert read("ha", "ha", "ha") == "hahaha"
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+def test_a_stream_that_turns_out_to_carry_new_texts_is_read_so_from_then_on() -> None:
+    noticed = []
+    reading = reader(TextMode.CUMULATIVE, is_certain=False, on_delta=lambda: noticed.append(1))
+    assert text(reading, "Hello", " world", " world", "!") == "Hello world world!"
+    assert noticed == [1]
 
 
 def test_text_that_was_held_back_is_not_lost_when_new_texts_are_noticed() -> None:
-    reading = reader(TextMode.CUMULATIVE, is_certain=False)
     unknown = "\N{REPLACEMENT CHARACTER}"
-    items = [reading.read(response(text_output=output(text))) for text in (f"ab{unknown}", "cd")]
-    assert b"".join(item.data for item in items if item is not None).decode() == f"ab{unknown}cd"
+    assert text(reader(TextMode.CUMULATIVE, is_certain=False), f"ab{unknown}", "cd") == f"ab{unknown}cd"
 
 
 @pytest.mark.parametrize("is_certain", [True, False])
-def test_a_whole_text_that_shrinks_is_no_new_text(is_certain: bool) -> None:
-    memory = ModeMemory(TextMode.CUMULATIVE, is_certain=is_certain)
-    reading = reader(memory=memory)
-    for text in ("Hello", "", "Hello!"):
-        reading.read(response(text_output=output(text)))
-    assert memory.mode is TextMode.CUMULATIVE
+def test_a_whole_text_that_shrinks_is_no_new_text(*, is_certain: bool) -> None:
+    assert text(reader(TextMode.CUMULATIVE, is_certain=is_certain), "Hello", "", "Hello!") == "Hello!"
 
 
 def test_a_configured_mode_stays_whatever_the_responses_look_like() -> None:
-    memory = ModeMemory(TextMode.CUMULATIVE, is_certain=True)
-    reading = reader(memory=memory)
-    for text in ("Hello", " world"):
-        reading.read(response(text_output=output(text)))
-    assert memory.mode is TextMode.CUMULATIVE
+    assert text(reader(TextMode.CUMULATIVE), "Hello", " world") == "Hellod"
 
 
 def test_log_probs_of_each_token_have_the_text_with_the_last() -> None:
@@ -232,3 +253,27 @@ def test_log_probs_that_were_not_asked_for_are_left_alone() -> None:
     values = ("FP32", b"odd")
     item = reader().read(response(text_output=output("ab"), num_output_tokens=output(2), output_log_probs=values))
     assert item == EngineOutput(b"ab", 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "datatype", "sent_", "read"),
+    [
+        (np.float32, "FP32", -math.inf, -9999),
+        (np.float32, "FP32", math.inf, -9999),
+        (np.float32, "FP32", math.nan, -9999),
+        (np.float32, "FP32", -20_000, -9999),
+        (np.float64, "FP64", -0.5, -0.5),
+        (np.float64, "FP64", 1e39, float(np.finfo(np.float32).max)),
+    ],
+)
+def test_a_log_prob_is_a_finite_number_of_32_bits(dtype: Any, datatype: str, sent_: float, read: float) -> None:
+    values = (datatype, np.array([sent_], dtype).tobytes())
+    item = reader(logprobs=True).read(response(text_output=output("a"), output_log_probs=values))
+    assert item is not None
+    assert [one.logprob for one in item.logprobs] == [read]
+    assert np.isfinite(np.float32(item.logprobs[0].logprob))
+
+
+def test_log_probs_of_another_datatype_are_an_error() -> None:
+    with pytest.raises(ServiceError, match="unexpected form"):
+        reader(logprobs=True).read(response(text_output=output("a"), output_log_probs=output(1)))

@@ -12,18 +12,24 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 from service.backends.triton.tensors import (
     TensorSpec,
     add_input,
-    first_bytes,
     first_number,
+    floats,
+    integers,
     neutral_values,
+    single_bytes,
     to_uint64,
 )
 
 NUMBERS = {
     "BOOL": (np.bool_, st.booleans()),
+    "INT8": (np.int8, st.integers(-128, 127)),
+    "UINT16": (np.uint16, st.integers(0, 2**16 - 1)),
     "INT32": (np.int32, st.integers(-(2**31), 2**31 - 1)),
+    "UINT32": (np.uint32, st.integers(0, 2**32 - 1)),
     "INT64": (np.int64, st.integers(-(2**63), 2**63 - 1)),
     "UINT64": (np.uint64, st.integers(0, 2**64 - 1)),
     "FP32": (np.float32, st.floats(width=32, allow_nan=False)),
+    "FP64": (np.float64, st.floats(allow_nan=False)),
 }
 
 
@@ -49,25 +55,51 @@ def test_numbers_are_read_back_by_numpy(data: st.DataObject, datatype: str) -> N
     assert first_number(datatype, request.raw_input_contents[0]) == sent[0]
 
 
-@given(st.binary(), st.lists(st.binary()))
-def test_the_first_element_is_exactly_the_bytes_that_were_sent(first: bytes, rest: list[bytes]) -> None:
+@given(st.data(), st.sampled_from(sorted(NUMBERS)))
+def test_all_elements_are_read_by_their_datatype_or_refused(data: st.DataObject, datatype: str) -> None:
+    dtype, values = NUMBERS[datatype]
+    sent = data.draw(st.lists(values))
+    raw = np.array(sent, dtype).tobytes()
+    reads = {integers: "INT" in datatype, floats: "FP" in datatype}
+    for read, is_read in reads.items():
+        if is_read:
+            assert list(read(datatype, raw)) == sent
+        else:
+            with pytest.raises(ValueError, match=f"^{datatype} where"):
+                read(datatype, raw)
+
+
+@pytest.mark.parametrize("datatype", ["INT32", "INT64"])
+def test_half_an_element_is_refused(datatype: str) -> None:
+    with pytest.raises(ValueError, match="whole number of elements"):
+        integers(datatype, bytes(6))
+
+
+@given(st.binary())
+def test_an_element_is_exactly_the_bytes_that_were_sent(data: bytes) -> None:
+    assert single_bytes(serialize_byte_tensor(np.array([data], dtype=np.object_)).item()) == data
+
+
+@given(st.binary(), st.lists(st.binary(), min_size=1))
+def test_a_second_element_is_refused_and_never_left_out(first: bytes, rest: list[bytes]) -> None:
     raw = serialize_byte_tensor(np.array([first, *rest], dtype=np.object_)).item()
-    assert first_bytes(raw) == first
+    with pytest.raises(ValueError, match="not one element"):
+        single_bytes(raw)
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_an_element_or_a_value_error(raw: bytes) -> None:
     try:
-        element = first_bytes(raw)
+        element = single_bytes(raw)
     except ValueError:
         return
-    assert raw == b"" or raw[4 : 4 + len(element)] == element
+    assert raw == b"" or raw[4:] == element
 
 
-@pytest.mark.parametrize("raw", [b"\x01", b"\x05\x00\x00\x00abc"])
+@pytest.mark.parametrize("raw", [b"\x01", b"\x05\x00\x00\x00abc", b"\x02\x00\x00\x00abc"])
 def test_a_bytes_tensor_with_a_wrong_length_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match="BYTES"):
-        first_bytes(raw)
+        single_bytes(raw)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +112,7 @@ def test_what_is_no_number_is_refused(datatype: str, raw: bytes) -> None:
 
 def test_an_empty_tensor_has_no_number_and_no_bytes() -> None:
     assert first_number("INT32", b"") is None
-    assert first_bytes(b"") == b""
+    assert single_bytes(b"") == b""
 
 
 def test_a_count_sent_as_text_is_read() -> None:

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.backends.base import EngineFinish, EngineOutput, EngineRequest, Feature
@@ -335,6 +336,28 @@ def test_what_is_no_number_counts_as_never(value: float | None) -> None:
     assert [one.logprob for one in item.logprobs[0].top] == [-1.5, -9999]
 
 
+@pytest.mark.parametrize(
+    ("value", "read_as"),
+    [
+        (1e39, float(np.finfo(np.float32).max)),
+        (10**400, float(np.finfo(np.float32).max)),
+        (-(10**400), -9999),
+        (-1, -1),
+    ],
+)
+def test_a_log_prob_fits_32_bits(value: float, read_as: float) -> None:
+    (item,) = read(engine_request(logprobs=1), with_logprobs("c", 1, [{"9": entry(value, 1, "c")}]))
+    assert item is not None
+    assert item.logprobs[0].logprob == item.logprobs[0].top[0].logprob == read_as
+
+
+@pytest.mark.parametrize("token_id", ["-3", "2147483648", "x"])
+def test_an_alternative_or_an_id_that_is_no_token_is_an_error(token_id: str) -> None:
+    for request in (engine_request(token_ids=True), engine_request(logprobs=1)):
+        with pytest.raises(ServiceError, match="unexpected form"):
+            read(request, with_logprobs("c", 1, [{token_id: entry(-1, 1, "c")}]))
+
+
 def test_a_token_that_was_not_decoded_has_no_bytes() -> None:
     (item,) = read(engine_request(logprobs=0), with_logprobs("", 1, [{"9": entry(-1.0, 1, None)}]))
     assert item is not None
@@ -384,6 +407,14 @@ def test_a_count_that_is_missing_is_that_of_the_log_probs() -> None:
         {"logprobs": output('[{"9": 1}]')},
         {"logprobs": output('[{"9": {}}]')},
         {"logprobs": output('[{"nine": {"logprob": -1, "decoded_token": "a"}}]')},
+        {"logprobs": output('["9"]')},
+        {"logprobs": output('[{"-3": {"logprob": -1, "decoded_token": "a"}}]')},
+        {"logprobs": output('[{"1099511627776": {"logprob": -1, "decoded_token": "a"}}]')},
+        {"logprobs": output('[{"9": {"logprob": "x", "decoded_token": "a"}}]')},
+        {"logprobs": output('[{"9": {"logprob": -1, "decoded_token": 7}}]')},
+        {"logprobs": output('[{"9": {"logprob": ' + "9" * 5000 + ', "decoded_token": "a"}}]')},
+        {"logprobs": output("[" * 200_000)},
+        {"logprobs": ("BYTES", output("[]")[1] + output("[]")[1])},
         {"logprobs": output("[")},
         {"logprobs": output(b"\xff")},
         {"logprobs": ("BYTES", b"\x05\x00\x00\x00[")},

@@ -96,7 +96,7 @@ class TritonBackend:
         """Open the channels and read what the servers say about the model.
 
         Returns normally when a server or the model is not there yet. Raises
-        `ServiceError` when the model is there and fits no contract.
+        `ServiceError` when the model is there and fits no contract on any server.
         """
         if self._endpoints is not None:
             return
@@ -106,11 +106,16 @@ class TritonBackend:
         readings = await asyncio.gather(
             *(endpoint.description.read() for endpoint in endpoints), return_exceptions=True
         )
+        misfits = []
         for endpoint, reading in zip(endpoints, readings, strict=True):
-            if isinstance(reading, ServiceError) and not is_misfit(reading):
-                _log.warning("Triton at %s is not ready: %s", endpoint.url, reading.detail or reading.message)
+            if isinstance(reading, ServiceError):
+                _log.warning("Triton at %s cannot be used: %s", endpoint.url, reading.detail or reading.message)
+                if is_misfit(reading):
+                    misfits.append(reading)
             elif isinstance(reading, BaseException):
                 raise reading
+        if misfits and len(misfits) == len(endpoints):
+            raise misfits[0]
 
     async def close(self) -> None:
         """Cancel running generations, send their stops, and close the channels."""

@@ -11,12 +11,16 @@ from typing import Any, Final
 
 import grpc
 
+from service.backends.base import EngineRequest
 from service.backends.triton.contracts.contract import Contract, ContractSettings
 from service.backends.triton.facts import ModelFacts, ServerFacts, read_model, read_server
-from service.backends.triton.faults import fault_from_status, fault_of_stream, misfit
+from service.backends.triton.faults import fault_from_status, fault_of_stream, is_misfit, misfit
 from service.backends.triton.options import TritonOptions
 from service.backends.triton.recognition import MisfitError, make_contract, recognise
+from service.backends.triton.tensors import UNWRITABLE
+from service.core.deadline import Deadline
 from service.core.errors import ServiceError
+from service.core.request import Sampling
 
 __all__ = ["Described", "Description"]
 
@@ -43,7 +47,11 @@ class Described:
 
 
 class Description:
-    """Reads the description of one server at the first need, after a fault that may mean a change, and now and then."""
+    """Reads the description of one server at the first need, after a fault that may mean a change, and now and then.
+
+    A reading that fails takes nothing away: the last one stands until a later
+    one says otherwise. One that shows a model that cannot be served does.
+    """
 
     def __init__(self, stub: Any, options: TritonOptions, settings: ContractSettings) -> None:
         self._stub = stub
@@ -51,33 +59,27 @@ class Description:
         self._settings = settings
         self._timeout_s = options.metadata_timeout_s
         self._reading: asyncio.Task[Described] | None = None
-        self._is_stale = True
+        # A fault may have meant a change: the next use waits for a new reading.
+        self._is_doubted = False
+        self._misfit: ServiceError | None = None
         self._read_at_s = 0.0
-        # The last reading; still valid as an answer about the past when it is stale.
+        # The last reading that could be served.
         self.last: Described | None = None
 
     def forget(self) -> None:
         """Read again before the next use."""
-        self._is_stale = True
-
-    def forget_if_old(self) -> None:
-        """Read again before the next use, if the last reading is older than the options allow."""
-        if time.monotonic() - self._read_at_s > self._options.metadata_max_age_s:
-            self._is_stale = True
+        self._is_doubted = True
 
     async def read(self) -> Described:
         """Return the current description; those who ask at the same time share one reading.
 
-        Takes the timeout at most. Raises `ServiceError` when Triton does not give
-        it, or when the model fits no contract. Cancelling it leaves the shared
-        reading to the others.
+        Takes the timeout at most. Raises `ServiceError` when Triton has never
+        given it, or when the model fits no contract. Cancelling it leaves the
+        shared reading to the others.
         """
-        if self.last is not None and not self._is_stale:
+        if self.last is not None and not self._is_doubted and self._misfit is None:
             return self.last
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._refresh(), name="triton-description")
-            self._reading.add_done_callback(self._on_read)
-        reading = self._reading
+        reading = self._begin()
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
@@ -85,6 +87,26 @@ class Description:
             if reading.cancelled() and (task is None or not task.cancelling()):
                 raise fault_of_stream("the backend was closed") from None
             raise
+        except ServiceError as error:
+            if self.last is None or is_misfit(error):
+                raise
+            return self.last
+
+    async def refresh_if_old(self, wait_s: float) -> None:
+        """Read again if the last reading is older than the options allow; wait for it no longer than `wait_s`.
+
+        Raises `ServiceError` when the model is known to fit no contract.
+        """
+        if self._misfit is not None or time.monotonic() - self._read_at_s > self._options.metadata_max_age_s:
+            await asyncio.wait([self._begin()], timeout=wait_s)
+        if self._misfit is not None:
+            raise self._misfit
+
+    def _begin(self) -> asyncio.Task[Described]:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._refresh(), name="triton-description")
+            self._reading.add_done_callback(self._on_read)
+        return self._reading
 
     async def close(self) -> None:
         """Cancel a reading under way; those who wait for it get `ServiceError`."""
@@ -98,6 +120,8 @@ class Description:
             task.exception()  # everybody who asked may have left
 
     async def _refresh(self) -> Described:
+        # Also where it fails: not every request is to wait for a server that does not answer.
+        self._is_doubted = False
         try:
             async with asyncio.timeout(self._timeout_s):
                 described = await self._read()
@@ -105,15 +129,17 @@ class Description:
             raise fault_of_stream("the model's description did not arrive in time") from None
         except grpc.aio.AioRpcError as error:
             raise _unreadable(error) from None
-        if self.last is None or self.last.model != described.model or self.last.server != described.server:
-            _tell(described)
-        else:
-            # Nothing changed: what was learnt from the responses stays known.
-            described = self.last
-        self.last = described
-        self._is_stale = False
-        self._read_at_s = time.monotonic()
-        return described
+        except ServiceError as error:
+            self._misfit = error
+            raise
+        finally:
+            self._read_at_s = time.monotonic()
+        self._misfit = None
+        if self.last != described:
+            if self.last is None or self.last.model != described.model or self.last.server != described.server:
+                _tell(described, self._options.url)
+            self.last = described
+        return self.last
 
     async def _read(self) -> Described:
         server = await read_server(self._stub, self._timeout_s)
@@ -123,6 +149,8 @@ class Description:
         problems = contract.problems(model)
         if engine is not None and not engine.is_decoupled:
             problems.append(f"model {engine.name} is not decoupled: set model_transaction_policy {{ decoupled: true }}")
+        if not problems:
+            problems += _trial(contract, model)
         if problems:
             raise misfit(f"model {model.name} as {contract.name}: {'; '.join(problems)}")
         return Described(server=server, model=model, contract=contract, engine=engine, tokenizer=tokenizer)
@@ -175,6 +203,21 @@ class Description:
             raise
 
 
+def _trial(contract: Contract, model: ModelFacts) -> list[str]:
+    """Return why no request can be written: a tensor has the right name and another datatype or shape."""
+    request = EngineRequest(
+        request_id="trial",
+        prompt=(0,) if contract.takes_ids else "trial",
+        sampling=Sampling(max_output_tokens=1, seed=0),
+        deadline=Deadline.after(1),
+    )
+    try:
+        contract.request(request, model)
+    except UNWRITABLE as error:
+        return [f"a request cannot be written: {error!r}"]
+    return []
+
+
 def _parameter(model: ModelFacts, names: tuple[str, str]) -> str:
     key, default = names
     value = model.parameters.get(key, "")
@@ -182,10 +225,11 @@ def _parameter(model: ModelFacts, names: tuple[str, str]) -> str:
     return default if not value or value.startswith("${") else value
 
 
-def _tell(described: Described) -> None:
+def _tell(described: Described, url: str) -> None:
     _log.info(
-        "model %s has the contract %s, on Triton %s",
+        "model %s at %s has the contract %s, on Triton %s",
         described.model.name,
+        url,
         described.contract.name,
         described.server.version,
     )

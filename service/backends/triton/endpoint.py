@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections.abc import AsyncGenerator
 from typing import Final
@@ -15,17 +16,25 @@ from service.backends.triton.channel import open_channel, open_infer
 from service.backends.triton.contracts.contract import ContractSettings
 from service.backends.triton.description import Described, Description
 from service.backends.triton.encoding import encoded
-from service.backends.triton.faults import fault_of_stream, is_configuration_fault, is_death
+from service.backends.triton.faults import fault_of_stream, is_configuration_fault, is_death, is_retriable, misfit
 from service.backends.triton.health import HealthProbe
 from service.backends.triton.options import TritonOptions
 from service.backends.triton.run import EngineRun, infer_request
 from service.backends.triton.stop import LeftRun, Stopper
 from service.backends.triton.stream import InferStream
+from service.backends.triton.tensors import UNWRITABLE
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 
 __all__ = ["Endpoint", "closing"]
 
+_log = logging.getLogger(__name__)
+
+_TOLD: Final = {
+    Health.READY: "generates",
+    Health.LOADING: "is not loaded, or there is no such model",
+    Health.UNAVAILABLE: "does not generate, or the server does not answer",
+}
 # A server that failed is avoided for this long, or until a health check finds it well.
 _REST_S: Final = 2.0
 # A run this silent on a server that no longer generates will say nothing more.
@@ -54,6 +63,7 @@ class Endpoint:
         self._runs: dict[str, EngineRun | None] = {}
         self._rests_until_s = 0.0
         self.is_up = True
+        self._health: Health | None = None
         self._is_closed = False
 
     @property
@@ -71,7 +81,10 @@ class Endpoint:
         described = await self._described(request.deadline)
         if described.contract.takes_ids and self._tokenizer is not None:
             request = await encoded(request, self._tokenizer)
-        message = infer_request(request, described)
+        try:
+            message = infer_request(request, described)
+        except UNWRITABLE as error:
+            raise misfit(f"model {described.model.name}: a request cannot be written: {error!r}") from None
         if self._is_closed:
             raise closing()
         if not request.request_id or request.request_id in self._runs:
@@ -100,16 +113,22 @@ class Endpoint:
         """Take the failure of a run as a sign: the next check generates a token, and others are asked before it."""
         if error.reason in (Reason.BACKEND_UNAVAILABLE, Reason.BACKEND_ERROR):
             self._probe.doubt()
-        if error.reason is Reason.BACKEND_UNAVAILABLE:
+        if is_retriable(error):
             self._rests_until_s = time.monotonic() + _REST_S
         if is_configuration_fault(error):
             self.description.forget()
-        if is_death(error):
+        last = self.description.last
+        if last is not None and is_death(error, last.contract.name):
             self._give_up_silent_runs()
 
     async def health(self, timeout_s: float) -> Health:
         """Return whether this server generates, within `timeout_s`. Never raises but for its own cancellation."""
         health = await self._probe.check(timeout_s)
+        if health is not self._health:
+            # Once per change: a server that is gone must be seen, also while others take its requests.
+            level = logging.INFO if health is Health.READY else logging.WARNING
+            _log.log(level, "model %s at %s: %s", self._options.model, self.url, _TOLD[health])
+            self._health = health
         self.is_up = health is Health.READY
         if self.is_up:
             self._rests_until_s = 0.0

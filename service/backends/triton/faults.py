@@ -58,6 +58,20 @@ def _bad_guide(match: re.Match[str]) -> ServiceError:
     return ServiceError(Reason.INVALID_FIELD, f"constraint: {description}", violations=(violation,))
 
 
+def _bad_words(match: re.Match[str]) -> ServiceError:
+    description = f"the model cannot ban it: {match['reason'].strip()[:300]}"
+    violation = Violation("sampling.bad_words", description)
+    return ServiceError(Reason.INVALID_FIELD, f"sampling.bad_words: {description}", violations=(violation,))
+
+
+def _least_with_guide(_: re.Match[str]) -> ServiceError:
+    description = "the model cannot combine it with a constraint"
+    violation = Violation("sampling.min_output_tokens", description)
+    return ServiceError(Reason.INVALID_FIELD, f"sampling.min_output_tokens: {description}", violations=(violation,))
+
+
+_UNREACHABLE_MESSAGE: Final = "The inference server cannot be reached; try again shortly."
+_MISFIT_MESSAGE: Final = "The model on the inference server does not have the interface that the service expects."
 _DEAD_PROCESS_MESSAGE: Final = "The inference server's model process has died; it has to load the model again."
 _EXITING_MESSAGE: Final = "The inference server is shutting down; try again shortly."
 _CONFIGURATION_MESSAGE: Final = "The model's interface does not fit the service's configuration."
@@ -73,7 +87,9 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
         (r"maximum context length is (?P<context>\d+)", _too_long),
         (r"prompt \(length (?P<prompt>\d+)\) is longer than the maximum model length of (?P<context>\d+)", _too_long),
         (r"sum of prompt length \((?P<prompt>\d+)[^)]*\).* should not exceed", _too_long),
-        (r"guided_decoding_guide.* does not compile: (?P<reason>.*)", _bad_guide),
+        (r"bad_words(?:_list)?'?:? (?P<reason>[^\n]*(?:supported|tokens)[^\n]*)", _bad_words),
+        (r"min_tokens cannot be combined with guided", _least_with_guide),
+        (r"(?:guided_decoding_guide|structured_outputs)[^\n]* does not compile: (?P<reason>.*)", _bad_guide),
         (r"guided_decoding_guide|failed to parse grammar|guided decoding", _bad_guide),
         (
             r"request was cancelled|cancelled by the (?:server|engine)",
@@ -107,7 +123,7 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
 )
 
 _STATUSES: Final = {
-    grpc.StatusCode.UNAVAILABLE: _unavailable("The inference server cannot be reached; try again shortly."),
+    grpc.StatusCode.UNAVAILABLE: _unavailable(_UNREACHABLE_MESSAGE),
     grpc.StatusCode.NOT_FOUND: _unavailable("The model is not loaded on the inference server; try again once it is."),
     grpc.StatusCode.RESOURCE_EXHAUSTED: _failed(
         "A message to or from the inference server is too large; shorten the prompt or ask for less at once."
@@ -159,19 +175,19 @@ def misfit(what: str) -> ServiceError:
     """Return the fault of a model that cannot be served; `what` is for the log."""
     return ServiceError(
         Reason.BACKEND_ERROR,
-        "The model on the inference server does not have the interface that the service expects.",
+        _MISFIT_MESSAGE,
         detail=what,
     )
 
 
 def is_misfit(error: ServiceError) -> bool:
-    """Whether waiting cannot mend it: the model itself has to change."""
-    return error.reason is Reason.BACKEND_ERROR
+    """Whether waiting cannot mend it: the model on that server has to change."""
+    return error.message == _MISFIT_MESSAGE
 
 
 def is_retriable(error: ServiceError) -> bool:
     """Whether another server may take the request, given that this one has sent no output."""
-    return error.reason is Reason.BACKEND_UNAVAILABLE
+    return error.reason is Reason.BACKEND_UNAVAILABLE or is_misfit(error)
 
 
 def is_refusal(error: ServiceError) -> bool:
@@ -179,9 +195,14 @@ def is_refusal(error: ServiceError) -> bool:
     return error.reason in (Reason.INVALID_FIELD, Reason.CONTEXT_LENGTH_EXCEEDED)
 
 
-def is_death(error: ServiceError) -> bool:
-    """Whether the server or the model's process is gone for good, so that what is silent there stays silent."""
-    return error.message in (_DEAD_PROCESS_MESSAGE, _EXITING_MESSAGE)
+def is_death(error: ServiceError, contract: str) -> bool:
+    """Whether what is silent there stays silent: the model's process is gone, or the server of an ensemble is going.
+
+    A server that shuts down lets other streams run to their end, a long prefill
+    included; its port may be closed by then, and the process still be there.
+    """
+    is_going = error.message in (_EXITING_MESSAGE, _UNREACHABLE_MESSAGE)
+    return error.message == _DEAD_PROCESS_MESSAGE or (is_going and contract == "ensemble")
 
 
 def is_configuration_fault(error: ServiceError) -> bool:

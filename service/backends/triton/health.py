@@ -20,13 +20,15 @@ from service.backends.base import EngineItem, EngineRequest, Health
 from service.backends.triton.description import Description
 from service.backends.triton.faults import fault_from_status, is_death
 from service.core.deadline import Deadline
-from service.core.errors import ServiceError
+from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
 
 __all__ = ["HealthProbe"]
 
 _log = logging.getLogger(__name__)
 
+# A description that does not arrive does not make a model that generates unwell.
+_REFRESH_WAIT_S: Final = 1.0
 _CANARY_PROMPT: Final = "Hello"
 
 
@@ -65,11 +67,11 @@ class HealthProbe:
         except TimeoutError:
             return Health.UNAVAILABLE
         except ServiceError as error:
-            self.is_dead = is_death(error)
+            self.is_dead = is_death(error, self._contract)
             _log.warning("Triton's canary failed: %s", error.detail or error.message)
         except grpc.aio.AioRpcError as error:
             # A server that shuts down lets the streams of an ensemble hang; one that is gone ends them itself.
-            self.is_dead = is_death(fault_from_status(error, has_output=False))
+            self.is_dead = is_death(fault_from_status(error, has_output=False), self._contract)
             _log.debug("Triton does not answer: %s", error.details())
             self._description.forget()
         except Exception:
@@ -77,8 +79,6 @@ class HealthProbe:
         return Health.UNAVAILABLE
 
     async def _check(self, deadline: Deadline) -> Health:
-        # A reloaded model may have other tensors.
-        self._description.forget_if_old()
         # Asked even after a young token: a server that has gone since says so at once.
         live = await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=deadline.remaining_s())
         ready = await self._stub.ModelReady(
@@ -87,10 +87,17 @@ class HealthProbe:
         if not ready.ready:
             self._description.forget()
             return Health.LOADING if live.live else Health.UNAVAILABLE
+        # A reloaded model may have other tensors.
+        await self._description.refresh_if_old(_REFRESH_WAIT_S)
         async with self._lock:
             if not self._has_recent_token():
                 await self._canary(deadline)
         return Health.READY
+
+    @property
+    def _contract(self) -> str:
+        last = self._description.last
+        return "" if last is None else last.contract.name
 
     def doubt(self) -> None:
         """Forget the last token: a request has failed since, and the next check generates one."""
@@ -114,10 +121,11 @@ class HealthProbe:
         try:
             async for _ in run:
                 pass
-        except ServiceError:
+        except ServiceError as error:
             last = self._description.last
-            if last is not None and not last.server.abilities.sees_dead_processes:
-                _log.warning("this server calls a model ready whose process has died: unload and load the model")
+            is_silent = error.reason is Reason.BACKEND_UNAVAILABLE
+            if is_silent and last is not None and not last.server.abilities.sees_dead_processes:
+                _log.warning("its model is called ready: if the model's process has died, unload and load the model")
             raise
         finally:
             await run.aclose()

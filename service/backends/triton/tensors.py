@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 __all__ = [
+    "UNWRITABLE",
     "TensorSpec",
     "add_input",
-    "first_bytes",
     "first_number",
-    "float32s",
-    "int32s",
+    "floats",
+    "integers",
     "neutral_values",
+    "single_bytes",
     "to_uint64",
 ]
 
@@ -36,8 +37,12 @@ _FORMATS: Final = {
     "FP32": "f",
     "FP64": "d",
 }
+# What `add_input` raises for a value that does not fit the tensor that the model declares.
+UNWRITABLE: Final = (struct.error, KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError)
 # One element each, for what is read from every response.
 _ONE: Final = {datatype: struct.Struct(f"<{layout}") for datatype, layout in _FORMATS.items()}
+_INTEGERS: Final = {datatype: one for datatype, one in _ONE.items() if "INT" in datatype}
+_FLOATS: Final = {datatype: one for datatype, one in _ONE.items() if "FP" in datatype}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +84,19 @@ def neutral_values(spec: TensorSpec) -> list[Any]:
     return ["" if spec.datatype == "BYTES" else 0] * count
 
 
-def first_bytes(raw: bytes) -> bytes:
-    """Return the first element of a BYTES tensor; empty for an empty tensor.
+def single_bytes(raw: bytes) -> bytes:
+    """Return the one element of a BYTES tensor; empty for an empty tensor.
 
-    Raises ValueError when the length in front does not match the data.
+    Raises ValueError when the length in front does not match the data, and for
+    more elements (a batch, several beams), as nobody would read them.
     """
     if not raw:
         return b""
     if len(raw) < 4:
         raise ValueError(f"a BYTES tensor of {len(raw)} bytes has no length")
     end = 4 + int.from_bytes(raw[:4], "little")
-    if end > len(raw):
-        raise ValueError(f"a BYTES element of {end - 4} bytes in a tensor of {len(raw)}")
+    if end != len(raw):
+        raise ValueError(f"a BYTES tensor of {len(raw)} bytes is not one element of {end - 4} bytes")
     return raw[4:end]
 
 
@@ -104,7 +110,7 @@ def first_number(datatype: str, raw: bytes) -> int | float | None:
     if not raw:
         return None
     if datatype == "BYTES":
-        return float(first_bytes(raw))
+        return float(single_bytes(raw))
     one = _ONE.get(datatype)
     if one is None or len(raw) < one.size:
         raise ValueError(f"no number in a {datatype} tensor of {len(raw)} bytes")
@@ -112,14 +118,14 @@ def first_number(datatype: str, raw: bytes) -> int | float | None:
     return number
 
 
-def float32s(raw: bytes) -> tuple[float, ...]:
-    """Return the elements of an FP32 tensor; ValueError for a size that is no multiple of four."""
-    return _all("f", raw)
+def floats(datatype: str, raw: bytes) -> tuple[float, ...]:
+    """Return the elements of a tensor of the response's datatype; ValueError for one without floating point."""
+    return _all(_FLOATS, datatype, raw)
 
 
-def int32s(raw: bytes) -> tuple[int, ...]:
-    """Return the elements of an INT32 tensor; ValueError for a size that is no multiple of four."""
-    return _all("i", raw)
+def integers(datatype: str, raw: bytes) -> tuple[int, ...]:
+    """Return the elements of a tensor of the response's datatype; ValueError for one without integers."""
+    return _all(_INTEGERS, datatype, raw)
 
 
 def to_uint64(value: int) -> int:
@@ -127,10 +133,14 @@ def to_uint64(value: int) -> int:
     return value & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _all(layout: str, raw: bytes) -> tuple[Any, ...]:
-    if len(raw) % 4:
-        raise ValueError(f"a tensor of {len(raw)} bytes is no whole number of four-byte elements")
-    return struct.unpack(f"<{len(raw) // 4}{layout}", raw)
+def _all(known: dict[str, struct.Struct], datatype: str, raw: bytes) -> tuple[Any, ...]:
+    one = known.get(datatype)
+    if one is None:
+        raise ValueError(f"{datatype} where {', '.join(known)} could be read")
+    count, rest = divmod(len(raw), one.size)
+    if rest:
+        raise ValueError(f"a {datatype} tensor of {len(raw)} bytes is no whole number of elements")
+    return one.unpack(raw) if count == 1 else struct.unpack(f"<{count}{_FORMATS[datatype]}", raw)
 
 
 def _encode(datatype: str, values: Sequence[Any]) -> bytes:

@@ -8,6 +8,7 @@ from tritonclient.grpc import service_pb2
 
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import add_input, first_number, neutral_values
+from service.backends.triton.values import to_count
 
 __all__ = ["count_tokens"]
 
@@ -18,8 +19,8 @@ _LENGTH: Final = "REQUEST_INPUT_LEN"
 async def count_tokens(stub: Any, tokenizer: ModelFacts | None, text: str, timeout_s: float) -> int | None:
     """Return the prompt's length in tokens, with the special tokens that the model adds.
 
-    None where there is no such model, or one with other tensors. Raises
-    grpc.aio.AioRpcError when it fails, ValueError when its answer is no number.
+    None where there is no such model, or one with other tensors, and when its
+    answer cannot be a count. Raises grpc.aio.AioRpcError when it fails.
     """
     if tokenizer is None or _QUERY not in tokenizer.inputs or _LENGTH not in tokenizer.outputs:
         return None
@@ -32,6 +33,9 @@ async def count_tokens(stub: Any, tokenizer: ModelFacts | None, text: str, timeo
     response = await stub.ModelInfer(request, timeout=timeout_s)
     for output, raw in zip(response.outputs, response.raw_output_contents, strict=False):
         if output.name == _LENGTH:
-            number = first_number(output.datatype, raw)
-            return None if number is None else int(number)
+            try:
+                number = first_number(output.datatype, raw)
+                return None if number is None else to_count(number)
+            except ValueError:
+                return None
     return None

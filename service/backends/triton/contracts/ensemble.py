@@ -21,7 +21,7 @@ from service.backends.triton.contracts.inflight import (
     lora_problems,
     shared_features,
 )
-from service.backends.triton.contracts.text_reader import TEXT, ModeMemory, TextReader
+from service.backends.triton.contracts.text_reader import TEXT, TextReader, TextRule
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import add_input
 
@@ -39,7 +39,7 @@ class EnsembleContract:
 
     def __init__(self, settings: ContractSettings) -> None:
         self._settings = settings
-        self._memory = ModeMemory(settings.text_mode or self.default_mode, is_certain=True)
+        self._memory = TextRule(settings.text_mode or self.default_mode, is_certain=True)
 
     def problems(self, facts: ModelFacts) -> list[str]:
         """Return why a model cannot be served."""
@@ -86,7 +86,7 @@ class EnsembleContract:
             logprobs=request.logprobs is not None,
         )
 
-    def mode(self, facts: ModelFacts) -> ModeMemory:  # noqa: ARG002 - the BLS model's parameters decide there
+    def mode(self, facts: ModelFacts) -> TextRule:  # noqa: ARG002 - the BLS model's parameters decide there
         """Return what a response carries."""
         return self._memory
 
@@ -98,10 +98,10 @@ class BlsContract(EnsembleContract):
 
     name = "bls"
 
-    def mode(self, facts: ModelFacts) -> ModeMemory:
+    def mode(self, facts: ModelFacts) -> TextRule:
         """Return what a response carries: the model's own parameter says, the setting overrides."""
         if self._settings.text_mode is None:
-            return ModeMemory(TextMode.CUMULATIVE if accumulates(facts) else TextMode.DELTA, is_certain=True)
+            return TextRule(TextMode.CUMULATIVE if accumulates(facts) else TextMode.DELTA, is_certain=True)
         return self._memory
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from service.backends.base import EngineFinish
 from service.backends.triton.contracts.response import broken
 from service.backends.triton.contracts.text_reader import TextReader
-from service.backends.triton.tensors import first_bytes
+from service.backends.triton.tensors import single_bytes
 from service.core.errors import Reason, ServiceError
 
 __all__ = ["FINISH_REASON", "RETURN_FINISH_REASON", "ReasonReader"]
@@ -31,7 +31,7 @@ class ReasonReader(TextReader):
     def reason(self) -> EngineFinish:
         """Return why it ended; raises `ServiceError` when the engine did not get to the end."""
         try:
-            said = first_bytes(self.raw_of_last(FINISH_REASON)).decode(errors="replace")
+            said = single_bytes(self.raw_of_last(FINISH_REASON)).decode(errors="replace")
         except ValueError as error:
             raise broken(self.contract, f"{FINISH_REASON}: {error}") from None
         if not said:

@@ -8,6 +8,7 @@ cannot be asked for here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -27,11 +28,13 @@ from service.backends.triton.contracts.fields import (
 )
 from service.backends.triton.contracts.finish import FINISH_REASON, RETURN_FINISH_REASON, ReasonReader
 from service.backends.triton.contracts.response import TIMES
-from service.backends.triton.contracts.text_reader import TEXT, ModeMemory
+from service.backends.triton.contracts.text_reader import TEXT, TextRule
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import add_input
 
 __all__ = ["LlmApiContract"]
+
+_log = logging.getLogger(__name__)
 
 _REQUIRED: Final = ("text_input", "streaming", "sampling_param_max_tokens")
 _FIELDS: Final = (
@@ -70,8 +73,9 @@ class LlmApiContract:
             "lora_path": ("lora_path", settings.lora_path or None),
         }
         self._has_lora = any(value is not None for _, value in self._lora.values())
-        # Versions differ: what a response carries is taken from the responses, unless it is configured.
-        self._memory = ModeMemory(settings.text_mode or TextMode.CUMULATIVE, is_certain=settings.text_mode is not None)
+        # Versions differ: a stream may turn out to carry new texts, unless it is configured.
+        self._mode = TextRule(settings.text_mode or TextMode.CUMULATIVE, is_certain=settings.text_mode is not None)
+        self._has_warned = False
 
     def problems(self, facts: ModelFacts) -> list[str]:
         """Return why a model cannot be served."""
@@ -125,7 +129,16 @@ class LlmApiContract:
         """Return the reader of one generation."""
         return ReasonReader(
             self.name,
-            self._memory,
+            self._mode,
             max_output_tokens=request.sampling.max_output_tokens or 0,
             max_context_tokens=self._settings.max_context_tokens,
+            on_delta=self._warn_once,
         )
+
+    def _warn_once(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "llmapi: a response did not go on from the text before it, and was read as new text. Set text in the "
+                'model\'s options: "delta" if its responses carry new text, "cumulative" if they carry the whole text'
+            )

@@ -8,7 +8,8 @@ from typing import Any, Final
 from service.backends.base import EngineFinish, EngineOutput
 from service.backends.triton.contracts.contract import Tokenizer
 from service.backends.triton.contracts.response import ResponseReader
-from service.backends.triton.tensors import float32s, int32s
+from service.backends.triton.tensors import integers
+from service.backends.triton.values import to_logprob, to_token_ids
 from service.core.events import TokenLogprob
 
 __all__ = ["IDS", "LENGTH", "RawReader"]
@@ -52,10 +53,16 @@ class RawReader(ResponseReader):
 
     def output(self, outputs: Any, contents: Any) -> EngineOutput:
         """Return the bytes and the ids of one response."""
-        ids = int32s(contents[self._main_at])
-        length = self.number(LENGTH, outputs, contents)
-        if length is not None and length < len(ids):
-            ids = ids[: max(0, int(length))]
+        main = outputs[self._main_at]
+        ids = integers(main.datatype, contents[self._main_at])
+        if ids:
+            shape = main.shape
+            if not shape or shape[-1] != len(ids):
+                # The ids of a second beam or batch entry would read like more of the first.
+                raise ValueError(f"{IDS} of the shape {list(shape)} with {len(ids)} ids")
+        length = self.count(LENGTH, outputs, contents)
+        # Behind the length may be anything.
+        ids = to_token_ids(ids if length is None else ids[:length])
         if ids:
             self._is_ended = ids[-1] in self._end_ids
         pieces = [self._piece(token_id) for token_id in ids]
@@ -63,22 +70,26 @@ class RawReader(ResponseReader):
             b"".join(pieces),
             len(ids),
             ids if self._token_ids else (),
-            self._read_logprobs(ids, pieces, contents) if self._logprobs else (),
+            self._read_logprobs(ids, pieces, outputs, contents) if self._logprobs else (),
         )
 
     def reason(self) -> EngineFinish:
         """Return why it ended: an end of sequence says so, also where it is the last token of the limit."""
         return EngineFinish.STOP if self._is_ended else super().reason()
 
-    def _read_logprobs(self, ids: tuple[int, ...], pieces: list[bytes], contents: Any) -> tuple[TokenLogprob, ...]:
+    def _read_logprobs(
+        self, ids: tuple[int, ...], pieces: list[bytes], outputs: Any, contents: Any
+    ) -> tuple[TokenLogprob, ...]:
         """Return one entry per token, none for a token whose log-prob the engine does not know (NaN).
 
         Some versions repeat those of the tokens before: the last ones are of this response.
         """
-        values = float32s(self.raw(_LOGPROBS, contents))
+        values = self.floats(_LOGPROBS, outputs, contents)
         if not values or not ids:
             return ()
         if len(values) < len(ids):
             raise ValueError(f"{len(ids)} tokens with {len(values)} log-probs")
         rows = zip(ids, values[len(values) - len(ids) :], pieces, strict=True)
-        return tuple(TokenLogprob(token_id, value, raw) for token_id, value, raw in rows if not math.isnan(value))
+        return tuple(
+            TokenLogprob(token_id, to_logprob(value), raw) for token_id, value, raw in rows if not math.isnan(value)
+        )

@@ -10,12 +10,18 @@ from abc import ABC, abstractmethod
 from typing import Any, Final
 
 from service.backends.base import EngineFinish, EngineFinished, EngineOutput, EngineStarted
-from service.backends.triton.tensors import first_number
+from service.backends.triton.tensors import first_number, floats
+from service.backends.triton.values import MOST, to_count
 from service.core.errors import Reason, ServiceError
 
 __all__ = ["TIMES", "ResponseReader", "broken"]
 
 TIMES: Final = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+# The highest int64, as the times are; and a span that no generation lasts.
+_LAST_NS: Final = 2**63 - 1
+_DAY_S: Final = 86_400.0
+# Of what is wrong with a response, for the log: a response may have megabytes.
+_MOST_DETAIL: Final = 300
 
 
 class ResponseReader(ABC):
@@ -79,12 +85,13 @@ class ResponseReader(ABC):
                 self._learn(response)
             self._last = response
             item = self.output(outputs, contents)
-        except (ValueError, OverflowError) as error:  # int() of a number that is infinite
+            if item.tokens is None or self._output_tokens is None:
+                self._output_tokens = None
+            else:
+                self._output_tokens = to_count(self._output_tokens + item.tokens)
+        # A text in a response may be JSON that is nested deeper than Python reads.
+        except (ValueError, OverflowError, RecursionError) as error:
             raise broken(self.contract, str(error)) from None
-        if item.tokens is None or self._output_tokens is None:
-            self._output_tokens = None
-        else:
-            self._output_tokens += item.tokens
         return item
 
     def started(self) -> EngineStarted:
@@ -123,10 +130,16 @@ class ResponseReader(ABC):
             return EngineFinish.CONTEXT_LENGTH
         return EngineFinish.STOP
 
-    def number(self, name: str, outputs: Any, contents: Any) -> int | float | None:
-        """Return the first element of an output, None where it is not there or empty; ValueError if unreadable."""
+    def count(self, name: str, outputs: Any, contents: Any) -> int | None:
+        """Return an output that counts tokens, None where it is not there or empty; ValueError if it is no count."""
         at = self._at.get(name, -1)
-        return None if at < 0 else first_number(outputs[at].datatype, contents[at])
+        number = None if at < 0 else first_number(outputs[at].datatype, contents[at])
+        return None if number is None else to_count(number)
+
+    def floats(self, name: str, outputs: Any, contents: Any) -> tuple[float, ...]:
+        """Return the elements of an output, none where it is not there; ValueError for another datatype."""
+        at = self._at.get(name, -1)
+        return () if at < 0 else floats(outputs[at].datatype, contents[at])
 
     def raw(self, name: str, contents: Any) -> bytes:
         """Return the bytes of an output, empty where it is not there."""
@@ -160,24 +173,29 @@ class ResponseReader(ABC):
             if output.name != self.input_count and output.name not in TIMES:
                 continue
             try:
-                number = int(first_number(output.datatype, raw) or 0)
-            except (ValueError, OverflowError):
+                number = first_number(output.datatype, raw) or 0
+            except ValueError:
                 continue
-            if number <= 0:  # no prompt is empty, and a time of 0 was not reached yet
+            is_count = output.name == self.input_count
+            # No prompt is empty, and a time of 0 was not reached yet; NaN compares as false.
+            if not 1 <= number <= (MOST if is_count else _LAST_NS):
                 continue
-            if output.name == self.input_count:
-                self._prompt_tokens = number
+            if is_count:
+                self._prompt_tokens = int(number)
             else:
-                self._times[output.name] = number
+                self._times[output.name] = int(number)
 
     def _span_s(self, start: str, end: str) -> float | None:
         if start not in self._times or end not in self._times:
             return None
-        return max(0.0, (self._times[end] - self._times[start]) / 1e9)
+        span_s = (self._times[end] - self._times[start]) / 1e9
+        return max(0.0, span_s) if span_s < _DAY_S else None
 
 
 def broken(contract: str, what: str) -> ServiceError:
     """Return the fault of a response that breaks its contract; `what` is for the log."""
     return ServiceError(
-        Reason.BACKEND_ERROR, "The inference server answered in an unexpected form.", detail=f"{contract}: {what}"
+        Reason.BACKEND_ERROR,
+        "The inference server answered in an unexpected form.",
+        detail=f"{contract}: {what[:_MOST_DETAIL]}",
     )

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Final
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
 
 from service.backends.base import EngineOutput
 from service.backends.triton.contracts.contract import TextMode
 from service.backends.triton.contracts.cumulative import CumulativeText
 from service.backends.triton.contracts.response import ResponseReader
-from service.backends.triton.tensors import first_bytes, first_number, float32s
+from service.backends.triton.tensors import single_bytes
+from service.backends.triton.values import to_logprob
 from service.core.events import TokenLogprob
 
-__all__ = ["TEXT", "UNKNOWN_TOKEN", "ModeMemory", "TextReader"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["TEXT", "UNKNOWN_TOKEN", "TextReader", "TextRule"]
 
 TEXT: Final = "text_output"
 # Text contracts carry no token ids.
 UNKNOWN_TOKEN: Final = -1
 
 
-class ModeMemory:
-    """What the responses of a model are known to carry, where only they can show it.
+@dataclass(frozen=True, slots=True)
+class TextRule:
+    """What the responses of a model carry.
 
-    Starts with the contract's own rule. `is_certain`: configured, so that no
-    response changes it.
+    `is_certain`: configured, or said by the model, so that no response is taken
+    for something else. Else a stream of whole texts is read as new texts from the
+    response on that cannot be a whole one: that stream alone, as it proves nothing
+    about another.
     """
 
-    def __init__(self, mode: TextMode, *, is_certain: bool) -> None:
-        self.mode = mode
-        self.is_certain = is_certain
-
-    def saw_delta(self) -> None:
-        """Take it for granted from now on that responses carry what is new."""
-        if self.mode is TextMode.CUMULATIVE:
-            _log.warning("the model's responses carry deltas, not the whole text: read as such from now on")
-            self.mode = TextMode.DELTA
+    mode: TextMode
+    _: KW_ONLY
+    is_certain: bool
 
 
 class TextReader(ResponseReader):
     """Reads `text_output`, the count of each response, and per-token log-probs where they are sent.
 
     `token_count` is the output that tells the tokens of its own response, as in
-    TensorRT-LLM's and vLLM's backends; their sum is the total.
+    TensorRT-LLM's and vLLM's backends; their sum is the total. `on_delta` is called
+    when this stream turned out to carry new texts.
     """
 
-    __slots__ = ("_count_at", "_growing", "_logprobs", "_memory", "contract")
+    __slots__ = ("_growing", "_is_certain", "_logprobs", "_on_delta", "contract")
 
     main = TEXT
     token_count = "num_output_tokens"
@@ -55,31 +53,29 @@ class TextReader(ResponseReader):
     def __init__(
         self,
         contract: str,
-        memory: ModeMemory,
+        memory: TextRule,
         *,
         max_output_tokens: int,
         max_context_tokens: int | None = None,
         logprobs: bool = False,
+        on_delta: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(max_output_tokens=max_output_tokens, max_context_tokens=max_context_tokens)
         self.contract = contract
-        self._memory = memory
+        self._is_certain = memory.is_certain
+        self._on_delta = on_delta
         self._growing = CumulativeText() if memory.mode is TextMode.CUMULATIVE else None
         self._logprobs = logprobs
 
-    def output(self, outputs, contents) -> EngineOutput:  # type: ignore[no-untyped-def]
+    def output(self, outputs: Any, contents: Any) -> EngineOutput:
         """Return the text and the tokens of one response."""
-        data = first_bytes(contents[self._main_at])
+        data = single_bytes(contents[self._main_at])
         if self._growing is not None:
             data = self._grown(data)
-        at = self._at.get(self.token_count, -1)
-        tokens = None
-        if at >= 0:
-            number = first_number(outputs[at].datatype, contents[at])
-            tokens = None if number is None else int(number)
+        tokens = self.count(self.token_count, outputs, contents)
         if not self._logprobs:
             return EngineOutput(data, tokens)
-        return EngineOutput(data, tokens, (), _spread(data, float32s(self.raw(self.token_logprobs, contents))))
+        return EngineOutput(data, tokens, (), _spread(data, self.floats(self.token_logprobs, outputs, contents)))
 
     def rest(self) -> EngineOutput | None:
         """Return the text that was held back because it may have ended inside a character."""
@@ -89,8 +85,9 @@ class TextReader(ResponseReader):
     def _grown(self, text: bytes) -> bytes:
         growing = self._growing
         assert growing is not None
-        if not self._memory.is_certain and growing.contradicts(text):
-            self._memory.saw_delta()
+        if not self._is_certain and growing.contradicts(text):
+            if self._on_delta is not None:
+                self._on_delta()
             self._growing = None
             return growing.rest() + text
         return growing.feed(text)
@@ -100,5 +97,6 @@ def _spread(data: bytes, logprobs: tuple[float, ...]) -> tuple[TokenLogprob, ...
     """Return one entry per token; the text of several tokens stands with the last, as it cannot be cut."""
     last = len(logprobs) - 1
     return tuple(
-        TokenLogprob(UNKNOWN_TOKEN, value, data if place == last else b"") for place, value in enumerate(logprobs)
+        TokenLogprob(UNKNOWN_TOKEN, to_logprob(value), data if place == last else b"")
+        for place, value in enumerate(logprobs)
     )

@@ -16,7 +16,7 @@ from service.backends.base import EngineRequest, Feature
 from service.backends.triton.contracts.contract import ContractSettings, TextMode
 from service.backends.triton.contracts.demands import prompt_text, refuse
 from service.backends.triton.contracts.finish import FINISH_REASON, RETURN_FINISH_REASON
-from service.backends.triton.contracts.text_reader import TEXT, ModeMemory
+from service.backends.triton.contracts.text_reader import TEXT, TextRule
 from service.backends.triton.contracts.vllm_reader import LOGPROBS, VllmReader
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import add_input
@@ -76,7 +76,7 @@ class VllmContract:
 
     def __init__(self, settings: ContractSettings) -> None:
         self._settings = settings
-        self._memory = ModeMemory(settings.text_mode or TextMode.DELTA, is_certain=True)
+        self._memory = TextRule(settings.text_mode or TextMode.DELTA, is_certain=True)
 
     def problems(self, facts: ModelFacts) -> list[str]:
         """Return why a model cannot be served."""

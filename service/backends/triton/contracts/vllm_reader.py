@@ -8,15 +8,14 @@ from typing import Any, Final
 from service.backends.base import EngineOutput
 from service.backends.triton.contracts.contract import Tokenizer
 from service.backends.triton.contracts.finish import ReasonReader
-from service.backends.triton.contracts.text_reader import ModeMemory
-from service.backends.triton.tensors import first_bytes
+from service.backends.triton.contracts.text_reader import TextRule
+from service.backends.triton.tensors import single_bytes
+from service.backends.triton.values import to_logprob, to_token_ids
 from service.core.events import TokenLogprob, TopLogprob
 
 __all__ = ["LOGPROBS", "VllmReader"]
 
 LOGPROBS: Final = "logprobs"
-# The contract's "never".
-_NEVER: Final = -9999.0
 
 
 class VllmReader(ReasonReader):
@@ -33,7 +32,7 @@ class VllmReader(ReasonReader):
     def __init__(
         self,
         contract: str,
-        memory: ModeMemory,
+        memory: TextRule,
         *,
         max_output_tokens: int,
         max_context_tokens: int | None = None,
@@ -57,7 +56,7 @@ class VllmReader(ReasonReader):
             # An id or a log-prob that is missing would shift all that follow.
             raise ValueError(f"{len(entries)} log-probs for {tokens} tokens")
         try:
-            ids = tuple([int(next(iter(entry))) for entry in entries]) if self._wants_ids else ()
+            ids = to_token_ids([int(next(iter(entry.keys()))) for entry in entries]) if self._wants_ids else ()
             logprobs = () if self._alternatives is None else tuple([self._logprob(entry) for entry in entries])
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
             raise ValueError(f"{LOGPROBS} in another form: {error!r}") from None
@@ -65,9 +64,10 @@ class VllmReader(ReasonReader):
 
     def _logprob(self, entry: dict[str, dict[str, Any]]) -> TokenLogprob:
         """Return one position. The generated token comes first, then the likeliest, of which it may be one."""
+        ids = to_token_ids([int(key) for key in entry])
         found = [
-            TopLogprob(int(key), _finite(value["logprob"]), self._bytes(int(key), value["decoded_token"]))
-            for key, value in entry.items()
+            TopLogprob(token_id, to_logprob(value["logprob"]), self._bytes(token_id, value["decoded_token"]))
+            for token_id, value in zip(ids, entry.values(), strict=True)
         ]
         token_id, logprob, raw = found[0]
         # Not among the likeliest it is the least likely of all here, and falls off.
@@ -82,15 +82,10 @@ class VllmReader(ReasonReader):
 
 def _entries(raw: bytes) -> list[dict[str, dict[str, Any]]]:
     """Return one entry per token; "null" and an output that is not there are none."""
-    text = first_bytes(raw)
+    text = single_bytes(raw)
     entries = json.loads(text) if text else None
     if entries is None:
         return []
     if not isinstance(entries, list):
         raise ValueError(f"{LOGPROBS} is no list")
     return entries
-
-
-def _finite(logprob: float | None) -> float:
-    # Python's JSON knows NaN and -Infinity; NaN fails the comparison.
-    return logprob if logprob is not None and _NEVER < logprob < float("inf") else _NEVER

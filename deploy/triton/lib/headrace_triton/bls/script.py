@@ -2,12 +2,14 @@
 
 Like the original it does not look whether the client has cancelled, so that
 a cancel never reaches the engine; and the engine's request has an id that
-nobody else knows, so that a `stop` does not reach it either.
+nobody else knows, so that a `stop` does not reach it either. Only where the
+caller's id is passed on is there one look, right before the engine is called:
+a `stop` that came earlier has found nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +30,13 @@ class Names:
     postprocessing: str = "postprocessing"
 
 
-def responses(arrays: Mapping[str, Any], child_id: str, names: Names, *, accumulates: bool) -> Iterator[Any]:
+def responses(
+    arrays: Mapping[str, Any], child_id: str, names: Names, *, accumulates: bool, has_left: Callable[[], bool]
+) -> Iterator[Any]:
     """Yield the response to every response of the engine; raises the error of a called model.
 
     `accumulates`: every response has the whole text so far, for one beam.
+    `has_left` is asked once, right before the engine is called; where it is true the engine is not called.
     """
     for name in REFUSED:
         if name in arrays and arrays[name].any():
@@ -44,6 +49,8 @@ def responses(arrays: Mapping[str, Any], child_id: str, names: Names, *, accumul
         request_id=child_id,
     )
     tokens = np.zeros((1, 1, 0), np.int32)
+    if has_left():
+        return
     for response in request.exec(decoupled=True):
         outputs = _outputs(response)
         if not outputs:  # the final flag alone

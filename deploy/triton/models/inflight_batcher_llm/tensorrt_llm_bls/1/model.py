@@ -58,5 +58,13 @@ class TritonPythonModel:
     def _run(self, request, sender):
         child_id = request.request_id() if self._forwards_id else str(uuid.uuid4())
         self._log.write("call", request.request_id(), child=child_id)
-        for response in responses(inputs_by_name(request), child_id, self._names, accumulates=self._accumulates):
+
+        def has_left():
+            if not self._forwards_id or not sender.is_cancelled():
+                return False
+            self._log.write("end", request.request_id(), tokens=0, reason="cancel_seen")
+            return True
+
+        arrays = inputs_by_name(request)
+        for response in responses(arrays, child_id, self._names, accumulates=self._accumulates, has_left=has_left):
             sender.send(response)
