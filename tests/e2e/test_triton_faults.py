@@ -13,6 +13,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.support.engine_log import EngineLog
 from tests.support.processes import Process, free_ports
 from tests.support.service import eventually
 from tests.support.triton_server import RealTriton, running_triton
@@ -162,8 +163,9 @@ async def test_a_model_process_that_is_killed_ends_its_streams_and_serves_again_
 async def test_a_model_that_is_unloaded_finishes_its_streams_and_is_not_there_for_new_ones(
     running: Process, all_scripted: RealTriton
 ) -> None:
+    log = EngineLog(all_scripted.event_log)
     stream = asyncio.create_task(ask(target(running), "vllm", "token_ms=20", 60))
-    await eventually(lambda: all_scripted.running() > 0, 10)
+    await log.next("start", max_tokens=60)
     async with grpc.aio.insecure_channel(all_scripted.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         await stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name="vllm_model"), timeout=30)
