@@ -132,7 +132,7 @@ def _models(peer_url: str, triton_url: str | None, tokenizer: Path) -> str:
         for contract, name in CONTRACTS.items():
             # The token-level contract has no text of its own.
             more = f'tokenizer = "{tokenizer}"\n' if contract == "raw" else ""
-            found.append(_model(contract, {"url": triton_url, "model": name, "contract": contract}, more))
+            found.append(_model(contract, {"url": triton_url, "model": name}, more))
     return "\n".join(found)
 
 
