@@ -21,14 +21,16 @@ from tests.support.triton_serving import CONTRACTS, Answer, ask, comes_back, ser
 
 pytestmark = [pytest.mark.e2e, pytest.mark.triton, pytest.mark.timeout(180)]
 
-every_contract = pytest.mark.parametrize("contract", CONTRACTS)
+# The one that passes its id on fails as the plain one does.
+FAILING = [name for name in CONTRACTS if name != "bls-forward"]
+every_contract = pytest.mark.parametrize("contract", FAILING)
 Code = grpc.StatusCode
 SILENCE_S = 1.0
 # Below BLS a late error that does not end the stream at once is lost in Triton: it has a test of its own.
 LATE = ("error_then_final", "error_then_content")
 ERRORS = [
     (contract, name, after)
-    for contract in CONTRACTS
+    for contract in FAILING
     for name in ("error", *LATE)
     for after in (0, 5)
     if not (contract.startswith("bls") and after and name in LATE)
@@ -37,18 +39,33 @@ STREAMS = 32
 
 
 @pytest.fixture(scope="module")
-def running(all_scripted: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
+    """A server of this file's own: generations that never end stay behind, and BLS loses an instance with each."""
+    with running_triton(
+        tmp_path_factory.mktemp("triton"),
+        "scripted",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        contract="all",
+        slots=STREAMS,
+        bls_instances="8",
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def running(faulty: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("faults")
     options = {"token_gap_timeout_s": SILENCE_S, "first_token_timeout_s": SILENCE_S, "stop_timeout_s": 1.0}
-    with serving(folder, all_scripted.url, tokenizer_file("--scripted"), options) as service:
+    with serving(folder, faulty.url, tokenizer_file("--scripted"), options) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
-def patient(all_scripted: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def patient(faulty: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The default limits: five million tokens, one per byte here, take seconds to pass."""
     folder = tmp_path_factory.mktemp("patient")
-    with serving(folder, all_scripted.url, tokenizer_file("--scripted")) as service:
+    with serving(folder, faulty.url, tokenizer_file("--scripted")) as service:
         yield service
 
 
@@ -74,7 +91,7 @@ async def test_an_error_of_the_engine_is_an_error(running: Process, contract: st
     assert len(answer.text) <= after
 
 
-@pytest.mark.parametrize("contract", ["bls", "bls-accumulate", "bls-forward"])
+@pytest.mark.parametrize("contract", ["bls", "bls-accumulate"])
 @pytest.mark.parametrize("name", LATE)
 async def test_below_bls_a_late_error_that_does_not_end_the_stream_is_lost_in_triton(
     running: Process, contract: str, name: str
@@ -148,25 +165,25 @@ async def reload(triton: RealTriton, model: str) -> None:
 
 @pytest.mark.parametrize("contract", ["ensemble", "bls", "raw", "llmapi", "vllm"])
 async def test_a_model_process_that_is_killed_ends_its_streams_and_serves_again_once_loaded(
-    running: Process, all_scripted: RealTriton, contract: str
+    running: Process, faulty: RealTriton, contract: str
 ) -> None:
     answer = await ask(target(running), contract, "token_ms=5 fault=kill fault_after=5", 40, timeout_s=20)
     assert answer.code is Code.UNAVAILABLE
     after = await ask(target(running), contract, "token_ms=0", 5)
     assert after.code is Code.UNAVAILABLE
     assert "died" in after.details or "stopped answering" in after.details
-    await reload(all_scripted, "tensorrt_llm" if contract in ("ensemble", "bls", "raw") else CONTRACTS[contract])
+    await reload(faulty, "tensorrt_llm" if contract in ("ensemble", "bls", "raw") else CONTRACTS[contract])
 
     await comes_back(target(running), contract)
 
 
 async def test_a_model_that_is_unloaded_finishes_its_streams_and_is_not_there_for_new_ones(
-    running: Process, all_scripted: RealTriton
+    running: Process, faulty: RealTriton
 ) -> None:
-    log = EngineLog(all_scripted.event_log)
+    log = EngineLog(faulty.event_log)
     stream = asyncio.create_task(ask(target(running), "vllm", "token_ms=20", 60))
     await log.next("start", max_tokens=60)
-    async with grpc.aio.insecure_channel(all_scripted.url) as channel:
+    async with grpc.aio.insecure_channel(faulty.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         await stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name="vllm_model"), timeout=30)
         refused = await ask(target(running), "vllm", "token_ms=0", 5)
@@ -180,10 +197,12 @@ async def test_a_model_that_is_unloaded_finishes_its_streams_and_is_not_there_fo
     await comes_back(target(running), "vllm")
 
 
-@pytest.mark.parametrize(("how", "limit_s"), [(signal.SIGKILL, 2), (signal.SIGTERM, 10)], ids=["killed", "terminated"])
-@pytest.mark.parametrize("contract", ["ensemble", "raw"])
+@pytest.mark.parametrize(
+    ("contract", "how", "limit_s"),
+    [("ensemble", signal.SIGKILL, 2), ("ensemble", signal.SIGTERM, 10), ("raw", signal.SIGKILL, 2)],
+)
 async def test_a_server_that_restarts_under_32_streams(
-    how: signal.Signals, limit_s: float, contract: str, tmp_path: Path
+    contract: str, how: signal.Signals, limit_s: float, tmp_path: Path
 ) -> None:
     ports = free_ports(3)
     first, second = tmp_path / "first", tmp_path / "second"

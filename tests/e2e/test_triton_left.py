@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,7 @@ def running(all_scripted: RealTriton, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(autouse=True)
-async def idle(all_scripted: RealTriton) -> AsyncIterator[None]:
-    await eventually(lambda: all_scripted.running() == 0, 20)
-    yield
+async def idle(all_scripted: RealTriton) -> None:
     await eventually(lambda: all_scripted.running() == 0, 20)
 
 

@@ -121,8 +121,6 @@ def all_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTrito
         "--load-model=*",
         contract="all",
         slots=ALL_SLOTS,
-        # Some faults of the engine leave an instance of BLS hanging for good.
-        bls_instances="8",
     ) as server:
         yield server
 

@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2
 from service.backends.base import EngineItem, EngineRequest, Health
 from service.backends.triton.description import Description
 from service.backends.triton.faults import fault_from_status, is_death
+from service.backends.triton.stop import CANARY_PREFIX
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
@@ -55,6 +56,8 @@ class HealthProbe:
         # Checks that come together share one canary.
         self._lock = asyncio.Lock()
         self.token_at_s: float | None = None
+        # Why the last check failed, as it was logged: the same is not said every few seconds.
+        self._told = ""
         # The last check met a server or a model's process that is gone for good.
         self.is_dead = False
 
@@ -63,12 +66,14 @@ class HealthProbe:
         self.is_dead = False
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._check(Deadline.after(timeout_s))
+                health = await self._check(Deadline.after(timeout_s))
+            self._told = ""
+            return health
         except TimeoutError:
             return Health.UNAVAILABLE
         except ServiceError as error:
             self.is_dead = is_death(error, self._contract)
-            _log.warning("Triton's canary failed: %s", error.detail or error.message)
+            self._tell(error.detail or error.message)
         except grpc.aio.AioRpcError as error:
             # A server that shuts down lets the streams of an ensemble hang; one that is gone ends them itself.
             self.is_dead = is_death(fault_from_status(error, has_output=False), self._contract)
@@ -94,6 +99,12 @@ class HealthProbe:
                 await self._canary(deadline)
         return Health.READY
 
+    def _tell(self, why: str) -> None:
+        # Request ids and times in it differ, its beginning does not.
+        level = logging.DEBUG if why[:80] == self._told else logging.WARNING
+        self._told = why[:80]
+        _log.log(level, "Triton's canary failed: %s", why)
+
     @property
     def _contract(self) -> str:
         last = self._description.last
@@ -112,7 +123,7 @@ class HealthProbe:
         """Generate one token; raises `ServiceError` when none comes."""
         run = self._generate(
             EngineRequest(
-                request_id=f"canary-{uuid.uuid4()}",
+                request_id=f"{CANARY_PREFIX}{uuid.uuid4()}",
                 prompt=_CANARY_PROMPT,
                 sampling=Sampling(max_output_tokens=1, seed=0),
                 deadline=deadline,

@@ -29,10 +29,12 @@ from service.backends.triton.description import Described
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import UNWRITABLE, add_input, neutral_values
 
-__all__ = ["LeftRun", "Stopper", "stop_request"]
+__all__ = ["CANARY_PREFIX", "LeftRun", "Stopper", "stop_request"]
 
 _log = logging.getLogger(__name__)
 
+# Ids of health checks.
+CANARY_PREFIX: Final = "canary-"
 _STOP: Final = "stop"
 # A stop reaches one instance; with several, that many are sent at once.
 _MOST_INSTANCES: Final = 8
@@ -93,7 +95,9 @@ class Stopper:
         answers = await asyncio.gather(*(self._ask(opener, request) for _ in range(count)))
         refusals = [answer for answer in answers if answer]
         for refusal in refusals:
-            _log.warning("the stop of %s did not reach the engine: %s", run.request_id, refusal)
+            # A health check that failed says so itself.
+            level = logging.DEBUG if run.request_id.startswith(CANARY_PREFIX) else logging.WARNING
+            _log.log(level, "the stop of %s did not reach the engine: %s", run.request_id, refusal)
         outcome = StopOutcome.FAILED if refusals else StopOutcome.ACKNOWLEDGED
         self._report(described, run, outcome, time.monotonic() - begun_s)
 
