@@ -39,6 +39,26 @@ _TEXT: Final = (
 )
 _WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
 _WORD_BYTES: Final = [word.encode() for word in _WORDS]
+# Sampling is accepted and, but for the seed and the end of sequence, without effect.
+_FEATURES: Final = frozenset(
+    {
+        Feature.TOKEN_INPUT,
+        Feature.TEMPERATURE,
+        Feature.TOP_P,
+        Feature.TOP_K,
+        Feature.MIN_P,
+        Feature.FREQUENCY_PENALTY,
+        Feature.PRESENCE_PENALTY,
+        Feature.REPETITION_PENALTY,
+        Feature.SEED,
+        Feature.MIN_OUTPUT_TOKENS,
+        Feature.LOGIT_BIAS,
+        Feature.IGNORE_EOS,
+        Feature.TOKEN_IDS,
+        Feature.LOGPROBS,
+        Feature.TOP_LOGPROBS,
+    }
+)
 _FAULTS: Final = ("none", "error", "unavailable", "crash", "hang", "cut")
 _MARK: Final = "simulate:"
 # One token is one word here; a special token begins every text prompt.
@@ -95,7 +115,7 @@ class SimulatorBackend:
         self.running = 0
         self._info = BackendInfo(
             provider="headrace.simulator",
-            features=frozenset(Feature) - {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR},
+            features=_FEATURES,
             fingerprint="simulator",
             max_context_tokens=self.options.max_context_tokens,
             vocab_size=VOCAB_SIZE,

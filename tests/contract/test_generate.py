@@ -622,3 +622,10 @@ async def test_many_early_leavers_leak_nothing(service: RunningService) -> None:
     await eventually(lambda: service.sim.running == 0 and service.server.drain.running == 0)
     await eventually(lambda: len(asyncio.all_tasks()) <= before)
     assert service.models["sim"].slots.running == 0
+
+
+async def test_words_that_an_engine_cannot_ban_are_refused_by_name_and_not_dropped(service: RunningService) -> None:
+    request = GenerateRequest(model="sim", prompt="Hi", sampling={"bad_words": ["x"]})
+    failure = await service.failure(request)
+    assert failure.info.reason == "CAPABILITY_UNSUPPORTED"
+    assert failure.info.metadata["capability"] == "sampling.bad_words"

@@ -368,6 +368,7 @@ async def test_the_facts_are_those_of_the_model_file(backend: LlamaCppBackend) -
     assert info.chat_template is None  # a base model
     assert {"<start_of_turn>", "<end_of_turn>"} <= set(info.control_texts)
     assert Feature.MIN_OUTPUT_TOKENS not in info.features
+    assert Feature.BAD_WORDS not in info.features
 
 
 async def test_a_control_token_in_a_message_reaches_the_model_as_text(backend: LlamaCppBackend) -> None:

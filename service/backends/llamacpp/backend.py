@@ -25,8 +25,28 @@ __all__ = ["FEATURES", "LlamaCppBackend"]
 
 logger = logging.getLogger("headrace.service.llamacpp")
 
-# Everything but min_output_tokens, which llama.cpp does not have.
-FEATURES: Final = frozenset(Feature) - {Feature.MIN_OUTPUT_TOKENS}
+# Listed one by one: a feature that is new to the seam is not claimed before it is honoured here.
+FEATURES: Final = frozenset(
+    {
+        Feature.TOKEN_INPUT,
+        Feature.TEMPERATURE,
+        Feature.TOP_P,
+        Feature.TOP_K,
+        Feature.MIN_P,
+        Feature.FREQUENCY_PENALTY,
+        Feature.PRESENCE_PENALTY,
+        Feature.REPETITION_PENALTY,
+        Feature.SEED,
+        Feature.LOGIT_BIAS,
+        Feature.IGNORE_EOS,
+        Feature.TOKEN_IDS,
+        Feature.LOGPROBS,
+        Feature.TOP_LOGPROBS,
+        Feature.JSON_OBJECT,
+        Feature.JSON_SCHEMA,
+        Feature.GRAMMAR,
+    }
+)
 # Running requests end within one engine step of a cancellation.
 _CLOSE_TIMEOUT_S: Final = 10.0
 _COUNT_TIMEOUT_S: Final = 10.0
