@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from service.core.deadline import Deadline
 from service.core.events import TokenLogprob
 from service.core.request import Constraint, Sampling
 
 __all__ = [
+    "NEUTRAL",
     "Backend",
     "BackendInfo",
     "EngineFinish",
@@ -59,6 +60,18 @@ class Feature(Enum):
     JSON_OBJECT = "constraint.json_object"
     JSON_SCHEMA = "constraint.json_schema"
     GRAMMAR = "constraint.grammar"
+
+
+# What changes nothing: asking for it needs no feature.
+NEUTRAL: Final[Mapping[Feature, float]] = {
+    Feature.TOP_P: 1,
+    Feature.TOP_K: 0,
+    Feature.MIN_P: 0,
+    Feature.FREQUENCY_PENALTY: 0,
+    Feature.PRESENCE_PENALTY: 0,
+    Feature.REPETITION_PENALTY: 1,
+    Feature.MIN_OUTPUT_TOKENS: 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

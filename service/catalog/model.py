@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from service.admission.slots import Slots
 from service.backends.base import Backend, Feature, Health
 from service.core.request import Chat, Sampling
+from service.tokens import read_text
 
 __all__ = ["Model", "Template", "Tokenizer"]
-
-# A text of this size is counted in about 10 ms.
-_SHORT_CHARS: Final = 16_384
 
 
 class Template(Protocol):
@@ -76,8 +73,5 @@ class Model:
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
         """Return the prompt's length in tokens by the configured tokenizer or the engine; None if neither can."""
         if self.tokenizer is not None:
-            if len(prompt) <= _SHORT_CHARS:
-                return self.tokenizer.count(prompt, add_special_tokens=add_special_tokens)
-            # 1 MB takes about a second, which must not be everybody's.
-            return await asyncio.to_thread(self.tokenizer.count, prompt, add_special_tokens=add_special_tokens)
+            return await read_text(self.tokenizer.count, prompt, add_special_tokens=add_special_tokens)
         return await self.backend.count_tokens(prompt, add_special_tokens=add_special_tokens)

@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from collections.abc import Iterator, Mapping
 
-from service.backends.base import EngineRequest, Feature
+from service.backends.base import NEUTRAL, EngineRequest, Feature
 from service.catalog.model import Model
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError, Violation, invalid
@@ -30,16 +30,6 @@ _OPTIONAL_SAMPLING: Mapping[str, Feature] = {
     "seed": Feature.SEED,
     "min_output_tokens": Feature.MIN_OUTPUT_TOKENS,
 }
-# What a value that changes nothing looks like: asking for it needs no capability.
-_NEUTRAL: Mapping[str, float] = {
-    "min_p": 0,
-    "top_k": 0,
-    "top_p": 1,
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "repetition_penalty": 1,
-    "min_output_tokens": 0,
-}
 _CONSTRAINTS: Mapping[ConstraintKind, Feature] = {
     ConstraintKind.JSON_OBJECT: Feature.JSON_OBJECT,
     ConstraintKind.JSON_SCHEMA: Feature.JSON_SCHEMA,
@@ -53,7 +43,7 @@ def used_features(request: GenerationRequest) -> Iterator[tuple[str, Feature]]:
         yield "tokens", Feature.TOKEN_INPUT
     for name, feature in _OPTIONAL_SAMPLING.items():
         value = getattr(request.sampling, name)
-        if value is not None and value != _NEUTRAL.get(name):
+        if value is not None and value != NEUTRAL.get(feature):
             yield f"sampling.{name}", feature
     if request.sampling.logit_bias:
         yield "sampling.logit_bias", Feature.LOGIT_BIAS

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.support.engine_log import EngineLog
 from tests.support.processes import Process, free_ports
 from tests.support.service import eventually
-from tests.support.triton_server import RealTriton, running_triton
+from tests.support.triton_server import RealTriton, running_all_scripted, running_triton
 from tests.support.triton_serving import CONTRACTS, Answer, ask, comes_back, serving, tokenizer_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.triton, pytest.mark.timeout(180)]
@@ -41,15 +41,8 @@ STREAMS = 32
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
     """A server of this file's own: generations that never end stay behind, and BLS loses an instance with each."""
-    with running_triton(
-        tmp_path_factory.mktemp("triton"),
-        "scripted",
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        contract="all",
-        slots=STREAMS,
-        bls_instances="8",
-    ) as server:
+    folder = tmp_path_factory.mktemp("triton")
+    with running_all_scripted(folder, slots=STREAMS, bls_instances="8") as server:
         yield server
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "all_llama",
     "all_scripted",
     "llama_triton",
+    "running_all_scripted",
     "running_triton",
     "scripted_triton",
 ]
@@ -114,14 +115,15 @@ def all_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
 @pytest.fixture(scope="session")
 def all_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
     """The models of every contract with the scripted engine, which can be loaded again."""
-    with running_triton(
-        tmp_path_factory.mktemp("triton"),
-        "scripted",
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        contract="all",
-        slots=ALL_SLOTS,
-    ) as server:
+    with running_all_scripted(tmp_path_factory.mktemp("triton")) as server:
+        yield server
+
+
+@contextmanager
+def running_all_scripted(folder: Path, slots: int = ALL_SLOTS, **settings: str) -> Iterator[RealTriton]:
+    """Run a Triton with the models of every contract and the scripted engine, which can be loaded again."""
+    loadable = ("--model-control-mode=explicit", "--load-model=*")
+    with running_triton(folder, "scripted", *loadable, contract="all", slots=slots, **settings) as server:
         yield server
 
 

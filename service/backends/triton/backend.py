@@ -21,7 +21,6 @@ from service.backends.base import (
 from service.backends.triton.channel import address_of
 from service.backends.triton.contracts.contract import ContractSettings, TextMode, Tokenizer
 from service.backends.triton.description import Described
-from service.backends.triton.encoding import encode
 from service.backends.triton.endpoint import Endpoint, closing
 from service.backends.triton.endpoints import Endpoints
 from service.backends.triton.faults import is_misfit, is_retriable
@@ -30,6 +29,7 @@ from service.backends.triton.run import EngineRun
 from service.backends.triton.stop import Stopper
 from service.backends.triton.token_count import count_tokens
 from service.core.errors import Reason, ServiceError
+from service.tokens import read_text
 
 __all__ = ["TritonBackend"]
 
@@ -166,7 +166,7 @@ class TritonBackend:
         if endpoint is None:
             return None
         if self._tokenizer is not None:
-            return len(await encode(self._tokenizer, prompt, add_special_tokens=add_special_tokens))
+            return len(await read_text(self._tokenizer.encode, prompt, add_special_tokens=add_special_tokens))
         text = prompt if add_special_tokens else prompt.removeprefix(self._bos_text)
         try:
             described = await endpoint.description.read()

@@ -45,6 +45,11 @@ class Described:
     engine: ModelFacts | None
     tokenizer: ModelFacts | None
 
+    @property
+    def passes_id_on(self) -> bool:
+        """Whether a BLS model says that its engine knows a request by the same id."""
+        return self.model.parameters.get("forward_request_id", "").lower() == "true"
+
 
 class Description:
     """Reads the description of one server at the first need, after a fault that may mean a change, and now and then.
@@ -233,7 +238,7 @@ def _tell(described: Described, url: str) -> None:
         described.contract.name,
         described.server.version,
     )
-    if described.contract.name == "bls" and described.model.parameters.get("forward_request_id", "") != "true":
+    if described.contract.name == "bls" and not described.passes_id_on:
         _log.warning(
             "no cancel gets through %s to its engine: generations that are left run to their end%s",
             described.model.name,

@@ -148,7 +148,7 @@ def _takes_stop(described: Described) -> bool:
         # four with a thousand cancels each, took the whole of a 2.51 server down with it.
         return False
     if described.contract.name == "bls":
-        return described.model.parameters.get("forward_request_id", "").lower() == "true"
+        return described.passes_id_on
     return True
 
 

@@ -1,7 +1,7 @@
 """The tensor contracts, one module each; all that differs between models stands here.
 
 contract        what a contract gives the backend                 the seam
-fields          a sampling field, its tensor and its neutral value
+fields          a sampling field and its tensor
 demands         what a request asks for, refused by name          pure
 inflight        what the three models of inflight_batcher_llm share
 ensemble, bls   text in, text out, over the token-level model

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from service.backends.base import EngineRequest, Feature
+from service.backends.base import NEUTRAL, EngineRequest, Feature
 from service.backends.triton.contracts.fields import unsupported
 from service.core.request import Sampling
 
 __all__ = ["demands", "prompt_text", "refuse"]
 
-# Sampling fields -> the value that changes nothing. A seed is none of them: it is
-# always set, also when the caller did not ask for one.
-_NEUTRAL: Final[Mapping[Feature, float | None]] = {
-    Feature.TEMPERATURE: None,
-    Feature.TOP_P: 1,
-    Feature.TOP_K: 0,
-    Feature.MIN_P: 0,
-    Feature.FREQUENCY_PENALTY: 0,
-    Feature.PRESENCE_PENALTY: 0,
-    Feature.REPETITION_PENALTY: 1,
-    Feature.MIN_OUTPUT_TOKENS: 0,
-}
+# A seed is none of them: it is always set, also when the caller did not ask for one.
+_VALUES: Final = (Feature.TEMPERATURE, *NEUTRAL)
 _SWITCHES: Final = (Feature.LOGIT_BIAS, Feature.BAD_WORDS, Feature.IGNORE_EOS)
 
 
@@ -30,9 +20,9 @@ def demands(request: EngineRequest) -> Iterator[Feature]:
     """Yield the features without which the output would not be what was asked for."""
     if not isinstance(request.prompt, str):
         yield Feature.TOKEN_INPUT
-    for feature, neutral in _NEUTRAL.items():
+    for feature in _VALUES:
         value = _field(request.sampling, feature)
-        if value is not None and value != neutral:
+        if value is not None and value != NEUTRAL.get(feature):
             yield feature
     for feature in _SWITCHES:
         if _field(request.sampling, feature):

@@ -39,7 +39,7 @@ class EnsembleContract:
 
     def __init__(self, settings: ContractSettings) -> None:
         self._settings = settings
-        self._memory = TextRule(settings.text_mode or self.default_mode, is_certain=True)
+        self._rule = TextRule(settings.text_mode or self.default_mode, is_certain=True)
 
     def problems(self, facts: ModelFacts) -> list[str]:
         """Return why a model cannot be served."""
@@ -88,7 +88,7 @@ class EnsembleContract:
 
     def mode(self, facts: ModelFacts) -> TextRule:  # noqa: ARG002 - the BLS model's parameters decide there
         """Return what a response carries."""
-        return self._memory
+        return self._rule
 
 
 class BlsContract(EnsembleContract):
@@ -102,7 +102,7 @@ class BlsContract(EnsembleContract):
         """Return what a response carries: the model's own parameter says, the setting overrides."""
         if self._settings.text_mode is None:
             return TextRule(TextMode.CUMULATIVE if accumulates(facts) else TextMode.DELTA, is_certain=True)
-        return self._memory
+        return self._rule
 
 
 def accumulates(facts: ModelFacts) -> bool:

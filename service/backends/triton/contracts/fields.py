@@ -1,7 +1,7 @@
 """Sampling fields as tensors: one row per field, so that what a contract passes on is a table.
 
-A field is sent when it is set and the model lists its tensor. A value that would
-change nothing needs no tensor; any other value without one is refused by name.
+A field is sent when it is set and the model lists its tensor. What a model has no
+tensor for, `demands.refuse` refuses before.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ __all__ = [
 class Field:
     """One sampling field: its feature, the names of its tensor (newest first), its value.
 
-    `value` returns None for "not set". `neutral` changes nothing and needs no tensor.
+    `value` returns None for "not set".
     """
 
     feature: Feature
     names: tuple[str, ...]
     value: Callable[[Sampling], float | int | None]
-    neutral: float | None = None
 
 
 def is_greedy(sampling: Sampling) -> bool:
@@ -77,17 +76,11 @@ def listed_features(fields: Iterable[Field], facts: ModelFacts) -> set[Feature]:
 
 
 def add_fields(message: Any, fields: Iterable[Field], sampling: Sampling, facts: ModelFacts) -> None:
-    """Append the tensors of `fields`; raises `ServiceError` for one that is wanted and has no tensor."""
+    """Append the tensors of the fields that are set and listed."""
     for field in fields:
-        value = field.value(sampling)
-        if value is None:
-            continue
-        name = listed(field.names, facts)
-        if name is not None:
+        value, name = field.value(sampling), listed(field.names, facts)
+        if value is not None and name is not None:
             add_input(message, facts.inputs[name], [value])
-        elif value != field.neutral and field.feature is not Feature.SEED:
-            # A seed is always set, also when the caller did not ask for one.
-            raise unsupported(field.feature)
 
 
 def unsupported(feature: Feature) -> ServiceError:

@@ -18,7 +18,6 @@ from service.backends.triton.contracts.fields import (
     seed_value,
     top_k_value,
     top_p_value,
-    unsupported,
 )
 from service.backends.triton.contracts.response import TIMES
 from service.backends.triton.facts import ModelFacts
@@ -38,24 +37,24 @@ __all__ = [
 
 # Tensors with the same name in all three models.
 COMMON_FIELDS: Final = (
-    Field(Feature.FREQUENCY_PENALTY, ("frequency_penalty",), lambda s: s.frequency_penalty, neutral=0),
-    Field(Feature.PRESENCE_PENALTY, ("presence_penalty",), lambda s: s.presence_penalty, neutral=0),
-    Field(Feature.REPETITION_PENALTY, ("repetition_penalty",), lambda s: s.repetition_penalty, neutral=1),
+    Field(Feature.FREQUENCY_PENALTY, ("frequency_penalty",), lambda s: s.frequency_penalty),
+    Field(Feature.PRESENCE_PENALTY, ("presence_penalty",), lambda s: s.presence_penalty),
+    Field(Feature.REPETITION_PENALTY, ("repetition_penalty",), lambda s: s.repetition_penalty),
     Field(Feature.SEED, ("seed", "random_seed"), seed_value),
-    Field(Feature.MIN_OUTPUT_TOKENS, ("min_tokens", "min_length"), lambda s: s.min_output_tokens, neutral=0),
+    Field(Feature.MIN_OUTPUT_TOKENS, ("min_tokens", "min_length"), lambda s: s.min_output_tokens),
     Field(Feature.TEMPERATURE, ("temperature",), lambda s: None if is_greedy(s) else s.temperature),
     # -1: no token ends the generation.
     Field(Feature.IGNORE_EOS, ("end_id",), lambda s: -1 if s.ignore_eos else None),
 )
 TEXT_FIELDS: Final = (
     *COMMON_FIELDS,
-    Field(Feature.TOP_K, ("top_k",), top_k_value, neutral=0),
-    Field(Feature.TOP_P, ("top_p",), top_p_value, neutral=1),
+    Field(Feature.TOP_K, ("top_k",), top_k_value),
+    Field(Feature.TOP_P, ("top_p",), top_p_value),
 )
 TOKEN_FIELDS: Final = (
     *COMMON_FIELDS,
-    Field(Feature.TOP_K, ("runtime_top_k",), top_k_value, neutral=0),
-    Field(Feature.TOP_P, ("runtime_top_p",), top_p_value, neutral=1),
+    Field(Feature.TOP_K, ("runtime_top_k",), top_k_value),
+    Field(Feature.TOP_P, ("runtime_top_p",), top_p_value),
 )
 
 GUIDES: Final = {
@@ -107,17 +106,12 @@ def add_shared(
     if "beam_width" in facts.inputs:
         add("beam_width", [1])
     if request.constraint is not None:
-        kind = request.constraint.kind
-        if _GUIDE_TYPE not in facts.inputs:
-            raise unsupported(Feature(f"constraint.{kind.value}"))
-        add(_GUIDE_TYPE, [GUIDES[kind]])
+        add(_GUIDE_TYPE, [GUIDES[request.constraint.kind]])
         # The model wants both tensors, also where the type says it all.
         add(_GUIDE, [request.constraint.source or "{}"])
     if lora_task_id is not None:
         add(_LORA, [lora_task_id])
     if request.logprobs is not None:
-        if _LOGPROBS_SWITCH not in facts.inputs:
-            raise unsupported(Feature.LOGPROBS)
         add(_LOGPROBS_SWITCH, [True])
     for name in _ALWAYS_ON:
         if name in facts.inputs:

@@ -39,11 +39,11 @@ _log = logging.getLogger(__name__)
 _REQUIRED: Final = ("text_input", "streaming", "sampling_param_max_tokens")
 _FIELDS: Final = (
     Field(Feature.TEMPERATURE, ("sampling_param_temperature",), lambda s: None if is_greedy(s) else s.temperature),
-    Field(Feature.TOP_P, ("sampling_param_top_p",), top_p_value, neutral=1),
+    Field(Feature.TOP_P, ("sampling_param_top_p",), top_p_value),
     # Greedy is top_k 1 here too, and only with top_p unset; 0 is "all tokens" as long as it is left out.
     Field(Feature.TOP_K, ("sampling_param_top_k",), lambda s: top_k_value(s) or None),
-    Field(Feature.FREQUENCY_PENALTY, ("sampling_param_frequency_penalty",), lambda s: s.frequency_penalty, neutral=0),
-    Field(Feature.PRESENCE_PENALTY, ("sampling_param_presence_penalty",), lambda s: s.presence_penalty, neutral=0),
+    Field(Feature.FREQUENCY_PENALTY, ("sampling_param_frequency_penalty",), lambda s: s.frequency_penalty),
+    Field(Feature.PRESENCE_PENALTY, ("sampling_param_presence_penalty",), lambda s: s.presence_penalty),
     Field(Feature.SEED, ("sampling_param_seed",), seed_value),
 )
 _PERF_SWITCH: Final = "sampling_param_return_perf_metrics"

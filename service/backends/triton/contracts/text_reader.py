@@ -53,7 +53,7 @@ class TextReader(ResponseReader):
     def __init__(
         self,
         contract: str,
-        memory: TextRule,
+        rule: TextRule,
         *,
         max_output_tokens: int,
         max_context_tokens: int | None = None,
@@ -62,9 +62,9 @@ class TextReader(ResponseReader):
     ) -> None:
         super().__init__(max_output_tokens=max_output_tokens, max_context_tokens=max_context_tokens)
         self.contract = contract
-        self._is_certain = memory.is_certain
+        self._is_certain = rule.is_certain
         self._on_delta = on_delta
-        self._growing = CumulativeText() if memory.mode is TextMode.CUMULATIVE else None
+        self._growing = CumulativeText() if rule.mode is TextMode.CUMULATIVE else None
         self._logprobs = logprobs
 
     def output(self, outputs: Any, contents: Any) -> EngineOutput:

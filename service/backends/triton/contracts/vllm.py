@@ -76,7 +76,7 @@ class VllmContract:
 
     def __init__(self, settings: ContractSettings) -> None:
         self._settings = settings
-        self._memory = TextRule(settings.text_mode or TextMode.DELTA, is_certain=True)
+        self._rule = TextRule(settings.text_mode or TextMode.DELTA, is_certain=True)
 
     def problems(self, facts: ModelFacts) -> list[str]:
         """Return why a model cannot be served."""
@@ -127,7 +127,7 @@ class VllmContract:
         """Return the reader of one generation."""
         return VllmReader(
             self.name,
-            self._memory,
+            self._rule,
             max_output_tokens=request.sampling.max_output_tokens or 0,
             max_context_tokens=self._settings.max_context_tokens,
             alternatives=request.logprobs,
