@@ -24,9 +24,12 @@ class ModelCapability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_CAPABILITY_UNSPECIFIED: _ClassVar[ModelCapability]
     MODEL_CAPABILITY_PROMPT: _ClassVar[ModelCapability]
     MODEL_CAPABILITY_CHAT: _ClassVar[ModelCapability]
+    MODEL_CAPABILITY_TOOLS: _ClassVar[ModelCapability]
     MODEL_CAPABILITY_CONSTRAINT: _ClassVar[ModelCapability]
     MODEL_CAPABILITY_LOGPROBS: _ClassVar[ModelCapability]
+    MODEL_CAPABILITY_REASONING: _ClassVar[ModelCapability]
     MODEL_CAPABILITY_TOKENS: _ClassVar[ModelCapability]
+    MODEL_CAPABILITY_TOKENIZE: _ClassVar[ModelCapability]
 MODEL_STATE_UNSPECIFIED: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
@@ -35,9 +38,12 @@ MODEL_STATE_UNAVAILABLE: ModelState
 MODEL_CAPABILITY_UNSPECIFIED: ModelCapability
 MODEL_CAPABILITY_PROMPT: ModelCapability
 MODEL_CAPABILITY_CHAT: ModelCapability
+MODEL_CAPABILITY_TOOLS: ModelCapability
 MODEL_CAPABILITY_CONSTRAINT: ModelCapability
 MODEL_CAPABILITY_LOGPROBS: ModelCapability
+MODEL_CAPABILITY_REASONING: ModelCapability
 MODEL_CAPABILITY_TOKENS: ModelCapability
+MODEL_CAPABILITY_TOKENIZE: ModelCapability
 
 class ListModelsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")

@@ -54,15 +54,25 @@ class StopCriteria(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[str]] = ..., token_ids: _Optional[_Iterable[int]] = ..., include_in_output: _Optional[bool] = ...) -> None: ...
 
 class OutputConstraint(_message.Message):
-    __slots__ = ("json_object", "json_schema", "grammar")
+    __slots__ = ("json_object", "json_schema", "regex", "grammar", "choice")
     JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
     json_object: JsonObjectConstraint
     json_schema: str
+    regex: str
     grammar: str
-    def __init__(self, json_object: _Optional[_Union[JsonObjectConstraint, _Mapping]] = ..., json_schema: _Optional[str] = ..., grammar: _Optional[str] = ...) -> None: ...
+    choice: ChoiceConstraint
+    def __init__(self, json_object: _Optional[_Union[JsonObjectConstraint, _Mapping]] = ..., json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., grammar: _Optional[str] = ..., choice: _Optional[_Union[ChoiceConstraint, _Mapping]] = ...) -> None: ...
 
 class JsonObjectConstraint(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ChoiceConstraint(_message.Message):
+    __slots__ = ("choices",)
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    choices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, choices: _Optional[_Iterable[str]] = ...) -> None: ...

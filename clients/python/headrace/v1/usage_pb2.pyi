@@ -9,14 +9,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_token_count", "cached_prompt_token_count", "output_token_count")
+    __slots__ = ("prompt_token_count", "cached_prompt_token_count", "output_token_count", "reasoning_token_count")
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     CACHED_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     prompt_token_count: int
     cached_prompt_token_count: int
     output_token_count: int
-    def __init__(self, prompt_token_count: _Optional[int] = ..., cached_prompt_token_count: _Optional[int] = ..., output_token_count: _Optional[int] = ...) -> None: ...
+    reasoning_token_count: int
+    def __init__(self, prompt_token_count: _Optional[int] = ..., cached_prompt_token_count: _Optional[int] = ..., output_token_count: _Optional[int] = ..., reasoning_token_count: _Optional[int] = ...) -> None: ...
 
 class Timing(_message.Message):
     __slots__ = ("queue_duration", "prefill_duration", "time_to_first_token", "decode_duration", "total_duration", "output_tokens_per_second")
