@@ -82,6 +82,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Return the variables that a rendering needs for its bounds."""
         return {_BUDGET: StepBudget()}
 
+    def names_in(self, source: str) -> frozenset[str]:
+        """Return the names of variables and functions that a template reads."""
+        return frozenset(node.name for node in self.parse(source).find_all(nodes.Name) if node.ctx == "load")
+
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):

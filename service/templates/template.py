@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from jinja2 import TemplateSyntaxError
 
 from service.core.errors import Reason, ServiceError, Violation, invalid
-from service.core.request import Chat, ChatMessage, Role
-from service.templates.controls import ControlTexts
+from service.core.request import Chat, ChatMessage, ReasoningEffort, Role, Tool, ToolCall
+from service.templates.conversation import Conversation
 from service.templates.environment import BoundedEnvironment, RefusalError
 
 __all__ = ["ChatTemplate", "TemplateError"]
@@ -44,16 +45,34 @@ class ChatTemplate:
     ) -> None:
         try:
             self._template = _ENVIRONMENT.from_string(source)
+            self._names = _ENVIRONMENT.names_in(source)
         except TemplateSyntaxError as error:
             raise TemplateError(f"{origin}:{error.lineno}: {error.message}") from None
         except RecursionError:
             raise TemplateError(f"{origin}: the template is nested too deeply") from None
+        self._source = source
         self._bos_text = bos_text
         self._eos_text = eos_text
         self._stop_sequences = stop_sequences
-        self._controls = ControlTexts.of(source, (*control_texts, bos_text, eos_text))
-        self._knows_developer = "developer" in source
+        self._conversation = Conversation.of(source, (*control_texts, bos_text, eos_text))
+        if "tool_calls" in source and self._wants_text_arguments():
+            self._conversation = dataclasses.replace(self._conversation, has_text_arguments=True)
         self._writes_bos = self._finds_bos(source)
+
+    @property
+    def source(self) -> str:
+        """The template's own text."""
+        return self._source
+
+    @property
+    def knows_tools(self) -> bool:
+        """True if it shows tools to the model."""
+        return "tools" in self._names
+
+    @property
+    def knows_reasoning_effort(self) -> bool:
+        """True if the effort makes a difference: it takes the level, or lets reasoning be switched off."""
+        return not self._names.isdisjoint({"reasoning_effort", "enable_thinking"})
 
     @property
     def stop_sequences(self) -> tuple[str, ...]:
@@ -69,22 +88,24 @@ class ChatTemplate:
         """Return the prompt.
 
         Raises INVALID_FIELD on `chat.messages` with the template's own reason if it
-        refuses the conversation, on `chat.template_args` if it fails with arguments,
-        and INTERNAL if it fails without.
+        refuses the conversation, on `chat.template_args` or `chat.tools` if it fails
+        with them, and INTERNAL if it fails without.
         """
+        taken = _OWN_NAMES | {"tools"} if chat.tools else _OWN_NAMES
+        for name in sorted(taken & chat.template_args.keys()):
+            raise invalid([Violation(f"chat.template_args[{name}]", "is set by the server")])
         variables = {
-            # Templates ask `tools is none`, which an undefined name is not.
-            "tools": None,
+            # Templates ask `documents is none`, which an undefined name is not.
             "documents": None,
+            "tools": self._conversation.tools(chat),
+            **self._effort(chat.reasoning_effort),
             **{name: _plain(value) for name, value in chat.template_args.items()},
             **_ENVIRONMENT.budget_variables(),
-            "messages": [self._message(message) for message in chat.messages],
+            "messages": self._conversation.messages(chat),
             "bos_token": self._bos_text,
             "eos_token": self._eos_text,
             "add_generation_prompt": add_generation_prompt,
         }
-        for name in _OWN_NAMES & chat.template_args.keys():
-            raise invalid([Violation(f"chat.template_args[{name}]", "is set by the server")])
         try:
             return self._bounded(variables)
         except RefusalError as refusal:
@@ -92,12 +113,21 @@ class ChatTemplate:
             raise invalid([Violation("chat.messages", description)]) from None
         # Whatever else a foreign program may raise.
         except Exception as error:
+            for field in ("template_args", "tools"):
+                if getattr(chat, field):
+                    raise invalid([Violation(f"chat.{field}", f"the chat template failed: {error}")]) from error
             detail = f"{type(error).__name__}: {error}"
-            if chat.template_args:
-                raise invalid([Violation("chat.template_args", f"the chat template failed: {error}")]) from error
             raise ServiceError(
                 Reason.INTERNAL, "The chat template of this model failed on this conversation.", detail=detail
             ) from error
+
+    def _effort(self, effort: ReasoningEffort | None) -> dict[str, Any]:
+        if effort is None:
+            return {}
+        variables: dict[str, Any] = {"reasoning_effort": effort.value}
+        if "enable_thinking" in self._names:
+            variables["enable_thinking"] = effort is not ReasoningEffort.NONE
+        return variables
 
     def _bounded(self, variables: Mapping[str, Any]) -> str:
         pieces: list[str] = []
@@ -109,14 +139,22 @@ class ChatTemplate:
             pieces.append(piece)
         return "".join(pieces)
 
-    def _message(self, message: ChatMessage) -> dict[str, str]:
-        role = message.role
-        if role is Role.DEVELOPER and not self._knows_developer:
-            role = Role.SYSTEM
-        told = {"role": role.value, "content": self._controls.disarm(message.content)}
-        if message.name is not None:
-            told["name"] = self._controls.disarm(message.name)
-        return told
+    def _wants_text_arguments(self) -> bool:
+        """Return whether arguments have to be JSON text: a mapping fails, or shows as Python would write it."""
+        for has_text in (False, True):
+            conversation = dataclasses.replace(self._conversation, has_text_arguments=has_text)
+            trial = {"messages": conversation.messages(_TRIAL), "tools": conversation.tools(_TRIAL)}
+            try:
+                text = self._bounded(
+                    {**trial, "bos_token": "", "eos_token": "", "documents": None, **_ENVIRONMENT.budget_variables()}
+                )
+            except RefusalError:
+                return False
+            except Exception:  # noqa: S112 - whatever a foreign program may raise; the other form is tried
+                continue
+            if _AS_PYTHON not in text:
+                return has_text
+        return False
 
     def _finds_bos(self, source: str) -> bool:
         if not self._bos_text:
@@ -128,6 +166,20 @@ class ChatTemplate:
         return text.startswith(self._bos_text)
 
 
+# One call of a function, and its result.
+_TRIAL: Final = Chat(
+    messages=(
+        ChatMessage(role=Role.USER, content="x"),
+        ChatMessage(
+            role=Role.ASSISTANT,
+            content="",
+            tool_calls=(ToolCall(id="call00000", name="f", arguments='{"trial": "x"}'),),
+        ),
+        ChatMessage(role=Role.TOOL, content="x", tool_call_id="call00000"),
+    ),
+    tools=(Tool(name="f"),),
+)
+_AS_PYTHON: Final = "'trial'"
 _OWN_NAMES: Final = frozenset(
     {"messages", "bos_token", "eos_token", "add_generation_prompt", *BoundedEnvironment.budget_variables()}
 )
