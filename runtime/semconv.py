@@ -45,6 +45,8 @@ GEN_AI_TTFC: Final = "gen_ai.response.time_to_first_chunk"
 GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 GEN_AI_CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+GEN_AI_REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+ENDUSER_ID: Final = "enduser.pseudo.id"
 # Keys that three engines already share, in seconds; engine-reported numbers only.
 GEN_AI_LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
 GEN_AI_LATENCY_PREFILL: Final = "gen_ai.latency.time_in_model_prefill"

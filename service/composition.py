@@ -20,11 +20,13 @@ from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.backends.triton.backend import TritonBackend
 from service.backends.triton.options import TritonOptions
+from service.catalog.declared_tokenizer import DeclaredTokenizer
 from service.catalog.file import BackendOptions, ModelDeclaration, ModelsFileError, SamplingDefaults, parse_models
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.config import ServiceSettings
 from service.core.request import Sampling
+from service.parsing import ReasoningFormat, ToolFormat, reasoning_format_of, tool_format_of
 from service.telemetry.instruments import record_engine_stop
 from service.templates import ChatTemplate, TemplateError, load_template
 from service.tokens import DecoderError, JsonTokenizer, TokenCodec
@@ -91,6 +93,8 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
         aliases=("default",),
         backend=settings.backend,
         template=settings.template,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
         tokenizer=settings.tokenizer,
         max_running=running,
         max_waiting=settings.max_waiting,
@@ -171,6 +175,18 @@ def _template(declaration: ModelDeclaration, info: BackendInfo) -> ChatTemplate 
         raise TemplateError(f"model {declaration.id!r}: {error}") from None
 
 
+def _tool_format(name: str, template: ChatTemplate | None) -> ToolFormat | None:
+    if name == "none" or template is None:
+        return None
+    return tool_format_of(template.source) if name == "auto" else ToolFormat(name)
+
+
+def _reasoning_format(name: str, template: ChatTemplate | None) -> ReasoningFormat | None:
+    if name == "none" or template is None:
+        return None
+    return reasoning_format_of(template.source) if name == "auto" else ReasoningFormat(name)
+
+
 def _model(
     declaration: ModelDeclaration, options: BackendOptions, backend: Backend, tokenizer: JsonTokenizer | None
 ) -> Model:
@@ -197,7 +213,10 @@ def _model(
         owned_by=declaration.owned_by,
         created_at_s=time.time(),
         template=template,
+        tool_format=_tool_format(declaration.tool_parser, template),
+        reasoning_format=_reasoning_format(declaration.reasoning_parser, template),
         tokenizer=tokenizer,
+        declared_tokenizer=None if tokenizer is None else DeclaredTokenizer(tokenizer),
         stop_sequences=declaration.stop,
         max_context_tokens=context,
         max_output_tokens=most,

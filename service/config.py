@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from runtime.logs import LogFormat
 from runtime.settings import Settings
 from service.backends.triton.options import ContractName
+from service.catalog.file import ReasoningParserName, ToolParserName
 
 __all__ = ["ServiceSettings"]
 
@@ -33,6 +34,15 @@ class ServiceSettings(Settings):
         "auto",
         description="Chat template of the single model: auto (the model file's own, else qa), model, chatml, llama3, "
         "gemma, qa, none, or the path of a file. Triton does not tell the format of the model behind it.",
+    )
+    tool_parser: ToolParserName = Field(
+        "auto",
+        description="How the single model writes tool calls: auto (as its chat template shows), none, hermes, "
+        "llama3_json, mistral or json.",
+    )
+    reasoning_parser: ReasoningParserName = Field(
+        "auto",
+        description="How the single model marks its reasoning: auto (as its chat template shows), none or think.",
     )
     context_tokens: int = Field(8192, ge=64, description="llamacpp: context window of one request, in tokens.")
     slots: int = Field(4, ge=1, le=256, description="llamacpp: requests that decode at once.")

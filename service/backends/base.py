@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from service.backends.tokenizer import EngineTokenizer
 from service.core.deadline import Deadline
 from service.core.events import TokenLogprob
 from service.core.request import Constraint, Sampling
@@ -59,7 +60,9 @@ class Feature(Enum):
     TOP_LOGPROBS = "output.top_logprobs"
     JSON_OBJECT = "constraint.json_object"
     JSON_SCHEMA = "constraint.json_schema"
+    REGEX = "constraint.regex"
     GRAMMAR = "constraint.grammar"
+    CHOICE = "constraint.choice"
 
 
 # What changes nothing: asking for it needs no feature.
@@ -83,7 +86,10 @@ class EngineRequest:
     where the engine needs it: `max_output_tokens` and `seed` are never None.
     `stop_sequences` is a hint: the engine may stop there, and the service
     matches them itself anyway. `stop_token_ids` are matched above as well.
-    `logprobs` is None (off) or the number of alternatives, 0 to 20.
+    `logprobs` is None (off) or the number of alternatives, 0 to 20. `marks` are
+    texts that a reader above looks for: where they are control tokens, which an
+    engine leaves out, they have to be in the output; an engine that cannot show
+    them ignores it.
     `trace_headers` go to the engine as they are (W3C traceparent).
     """
 
@@ -97,6 +103,7 @@ class EngineRequest:
     constraint: Constraint | None = None
     logprobs: int | None = None
     token_ids: bool = False
+    marks: tuple[str, ...] = ()
     trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -243,6 +250,11 @@ class Backend(Protocol):
 
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
         """Return the prompt's length in tokens, or None if the engine cannot say."""
+        ...
+
+    @property
+    def tokenizer(self) -> EngineTokenizer | None:
+        """The engine's own tokenizer; None if it keeps it to itself."""
         ...
 
     def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:

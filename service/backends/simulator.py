@@ -4,7 +4,7 @@ For tests, benchmarks, and the learner who wants to see the time to first token
 move while the gap between tokens stays.
 
 A prompt may carry a script of its own, so that one server plays any case:
-`simulate: {"tokens": ["a", "b"], "token_ms": 20}`, as JSON to the end of its line.
+`simulate: {"tokens": ["a", "b"], "token_ms": 20}`. Of several the last counts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,14 @@ from service.backends.base import (
     Feature,
     Health,
 )
+from service.backends.simulator_words import VOCAB_SIZE, WORDS, WordTokenizer, id_of_word
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.events import TokenLogprob, TopLogprob
 
 __all__ = ["SimulatorBackend", "SimulatorOptions"]
 
-_TEXT: Final = (
-    "the river runs down from the high lake and the mill turns slowly while water falls over stone into a still "
-    "pool where light bends and small fish hold their place against the stream until evening comes"
-)
-_WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
-_WORD_BYTES: Final = [word.encode() for word in _WORDS]
+_WORD_BYTES: Final = [word.encode() for word in WORDS]
+_WORD_IDS: Final = [id_of_word(word) for word in WORDS]
 # Sampling is accepted and, but for the seed and the end of sequence, without effect.
 _FEATURES: Final = frozenset(
     {
@@ -61,8 +58,6 @@ _FEATURES: Final = frozenset(
 )
 _FAULTS: Final = ("none", "error", "unavailable", "crash", "hang", "cut")
 _MARK: Final = "simulate:"
-# One token is one word here; a special token begins every text prompt.
-VOCAB_SIZE: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +78,7 @@ class SimulatorOptions:
     prefill_ms: float = 0.0
     prefill_ms_per_token: float = 0.0
     token_ms: float = 0.0
-    tokens: tuple[str, ...] = _WORDS
+    tokens: tuple[str, ...] = WORDS
     output_tokens: int = 0
     max_context_tokens: int = 8192
     fault: str = "none"
@@ -113,6 +108,7 @@ class SimulatorBackend:
     def __init__(self, options: SimulatorOptions | None = None) -> None:
         self.options = options or SimulatorOptions()
         self.running = 0
+        self._tokenizer = WordTokenizer()
         self._info = BackendInfo(
             provider="headrace.simulator",
             features=_FEATURES,
@@ -139,6 +135,11 @@ class SimulatorBackend:
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
         """One token a word."""
         return len(prompt.split()) + (1 if add_special_tokens else 0)
+
+    @property
+    def tokenizer(self) -> WordTokenizer:
+        """Its own words."""
+        return self._tokenizer
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
         """Play the script. Cancelling ends it at once."""
@@ -169,6 +170,7 @@ async def _play(script: SimulatorOptions, request: EngineRequest, prompt_tokens:
     limit = request.sampling.max_output_tokens or script.output_tokens
     count = min(script.output_tokens, limit) if script.output_tokens and not request.sampling.ignore_eos else limit
     pieces = _pieces(script, request)
+    ids = _ids(script, request, len(pieces)) if has_details else []
     if script.echo:
         count = min(len(pieces), limit)
     gap_s, begun_s = script.token_ms / 1000, loop.time()
@@ -181,7 +183,7 @@ async def _play(script: SimulatorOptions, request: EngineRequest, prompt_tokens:
             # Paced from the beginning, so that one late wake-up delays no later token.
             await asyncio.sleep(begun_s + at * gap_s - loop.time())
         which = at % len(pieces)
-        yield _detailed(pieces[which], which, request) if has_details else plain[which]
+        yield _detailed(pieces[which], ids[which], request) if has_details else plain[which]
     if script.fault != "none" and script.fault_after >= count:
         await _fail(script.fault)
         return
@@ -199,11 +201,23 @@ def _pieces(script: SimulatorOptions, request: EngineRequest) -> list[bytes]:
     if script.echo:
         text = request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
         return [character.encode() for character in text] or [b""]
-    if script.tokens is _WORDS:
-        # Another seed is another answer, and the same seed the same.
-        begin = (request.sampling.seed or 0) % len(_WORD_BYTES)
+    if script.tokens is WORDS:
+        begin = _first_word(request)
         return _WORD_BYTES[begin:] + _WORD_BYTES[:begin]
     return [_bytes(text) for text in script.tokens]
+
+
+def _ids(script: SimulatorOptions, request: EngineRequest, count: int) -> list[int]:
+    """Return the ids of the pieces; a script's own tokens are numbered from 0."""
+    if script.tokens is WORDS and not script.echo:
+        begin = _first_word(request)
+        return _WORD_IDS[begin:] + _WORD_IDS[:begin]
+    return [which % VOCAB_SIZE for which in range(count)]
+
+
+def _first_word(request: EngineRequest) -> int:
+    """Another seed is another answer, and the same seed the same."""
+    return (request.sampling.seed or 0) % len(WORDS)
 
 
 def _bytes(text: str) -> bytes:
@@ -214,15 +228,15 @@ def _bytes(text: str) -> bytes:
     return head.encode() + b"".join(bytes([int(part[:2], 16)]) + part[2:].encode() for part in rest)
 
 
-def _detailed(piece: bytes, which: int, request: EngineRequest) -> EngineOutput:
+def _detailed(piece: bytes, token_id: int, request: EngineRequest) -> EngineOutput:
     logprobs: tuple[TokenLogprob, ...] = ()
     if request.logprobs is not None:
         top = tuple(
-            TopLogprob((which + rank) % VOCAB_SIZE, -0.5 - rank if rank < 5 else -math.inf, piece)
+            TopLogprob((token_id + rank) % VOCAB_SIZE, -0.5 - rank if rank < 5 else -math.inf, piece)
             for rank in range(request.logprobs)
         )
-        logprobs = (TokenLogprob(which % VOCAB_SIZE, -0.5, piece, top),)
-    ids = (which % VOCAB_SIZE,) if request.token_ids else ()
+        logprobs = (TokenLogprob(token_id, -0.5, piece, top),)
+    ids = (token_id,) if request.token_ids else ()
     return EngineOutput(piece, 1, ids, logprobs)
 
 
@@ -244,9 +258,10 @@ def _script(options: SimulatorOptions, prompt: str | tuple[int, ...]) -> Simulat
     """Return the options with what the prompt overrides. Raises INVALID_FIELD for a bad script."""
     if not isinstance(prompt, str) or _MARK not in prompt:
         return options
-    line = prompt.split(_MARK, 1)[1].split("\n", 1)[0].strip()
+    # The last one: a conversation's newest turn. What follows it on its line is the chat template's.
+    text = prompt.rsplit(_MARK, 1)[1].lstrip()
     try:
-        given: dict[str, Any] = json.loads(line)
+        given: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
         unknown = sorted(given.keys() - {field.name for field in fields(SimulatorOptions)})
         if unknown:
             raise ValueError(f"unknown: {', '.join(unknown)}")

@@ -17,9 +17,19 @@ from service.catalog.lines import line_of
 from service.core.validate import MAX_STOP_BYTES
 from service.templates import BUILTIN_NAMES
 
-__all__ = ["BackendOptions", "ModelDeclaration", "ModelsFileError", "SamplingDefaults", "parse_models"]
+__all__ = [
+    "BackendOptions",
+    "ModelDeclaration",
+    "ModelsFileError",
+    "ReasoningParserName",
+    "SamplingDefaults",
+    "ToolParserName",
+    "parse_models",
+]
 
 BackendOptions: TypeAlias = LlamaCppOptions | TritonOptions | SimulatorOptions
+ToolParserName = Literal["auto", "none", "hermes", "llama3_json", "mistral", "json"]
+ReasoningParserName = Literal["auto", "none", "think"]
 
 # What `template` may be besides a built-in's name and a path.
 WORDS_FOR_TEMPLATES: Final = ("auto", "model", "none")
@@ -71,6 +81,9 @@ class ModelDeclaration(BaseModel):
     backend: Literal["llamacpp", "triton", "simulator"]
     # "auto" (the model file's own, else qa), "model", a built-in's name, a path, or "none".
     template: str = "auto"
+    # How tool calls and reasoning stand in the model's answers; "auto" reads it off the template.
+    tool_parser: ToolParserName = "auto"
+    reasoning_parser: ReasoningParserName = "auto"
     stop: tuple[Annotated[str, Field(min_length=1), AfterValidator(_short)], ...] = ()
     # Path to a Hugging Face tokenizer.json, for a backend that reports no counts.
     tokenizer: Path | None = None

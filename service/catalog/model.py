@@ -7,7 +7,9 @@ from typing import Protocol
 
 from service.admission.slots import Slots
 from service.backends.base import Backend, Feature, Health
+from service.backends.tokenizer import EngineTokenizer
 from service.core.request import Chat, Sampling
+from service.parsing import ReasoningFormat, ToolFormat
 from service.tokens import read_text
 
 __all__ = ["Model", "Template", "Tokenizer"]
@@ -19,6 +21,11 @@ class Template(Protocol):
     @property
     def stop_sequences(self) -> tuple[str, ...]:
         """Strings that end a turn, in addition to what the request asks for."""
+        ...
+
+    @property
+    def knows_tools(self) -> bool:
+        """True if it shows tools to the model."""
         ...
 
     @property
@@ -44,8 +51,9 @@ class Model:
     """One model as it is served.
 
     `template` is None for a model without chat. `max_context_tokens` is None
-    when neither the engine nor the configuration says. `health` is what the
-    monitor saw last.
+    when neither the engine nor the configuration says. `tool_format` and
+    `reasoning_format` are how its answers are read; None if they are not parsed.
+    `health` is what the monitor saw last.
     """
 
     id: str
@@ -55,7 +63,11 @@ class Model:
     owned_by: str = "headrace"
     created_at_s: float = 0.0
     template: Template | None = None
+    tool_format: ToolFormat | None = None
+    reasoning_format: ReasoningFormat | None = None
     tokenizer: Tokenizer | None = None
+    # Stands in for the engine's own where that is not to be had.
+    declared_tokenizer: EngineTokenizer | None = None
     stop_sequences: tuple[str, ...] = ()
     max_context_tokens: int | None = None
     max_output_tokens: int = 4096
@@ -65,10 +77,22 @@ class Model:
     health: Health = Health.LOADING
 
     @property
+    def can_call_tools(self) -> bool:
+        """True if its template shows tools and its calls are parsed."""
+        return self.template is not None and self.template.knows_tools and self.tool_format is not None
+
+    @property
     def can_constrain(self) -> bool:
         """True if any output constraint is served."""
         features = self.backend.info.features
-        return bool(features & {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR})
+        return bool(
+            features & {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.GRAMMAR, Feature.CHOICE}
+        )
+
+    @property
+    def open_tokenizer(self) -> EngineTokenizer | None:
+        """The engine's own tokenizer, else the declared one; None if texts cannot be tokenized for a caller."""
+        return self.backend.tokenizer or self.declared_tokenizer
 
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
         """Return the prompt's length in tokens by the configured tokenizer or the engine; None if neither can."""

@@ -19,6 +19,7 @@ __all__ = [
     "Started",
     "Timing",
     "TokenLogprob",
+    "ToolCallPiece",
     "TopLogprob",
     "Usage",
 ]
@@ -30,6 +31,7 @@ class FinishReason(Enum):
     STOP = 1
     LENGTH = 2
     CONTEXT_LENGTH = 3
+    TOOL_CALLS = 4
     TIME_LIMIT = 6
 
 
@@ -60,6 +62,8 @@ class Usage:
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
     output_tokens: int | None = None
+    # Of the output; None also where reasoning is not told apart.
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +87,32 @@ class Started:
     seed: int
 
 
+class ToolCallPiece(NamedTuple):
+    """A piece of a tool call: the call's number within its choice from 0, and the next fragment of its arguments.
+
+    `id` and `name` are set in a call's first piece and empty in the others.
+    """
+
+    number: int
+    id: str
+    name: str
+    arguments: str
+
+
 # A tuple, not a frozen dataclass: one is built per token, and a frozen
 # dataclass costs three times as much (object.__setattr__ per field).
 class Delta(NamedTuple):
-    """New output of one choice: valid UTF-8, and what stands behind it if asked for."""
+    """New output of one choice: valid UTF-8, and what stands behind it if asked for.
+
+    At most one of `text`, `reasoning` and `call` is set.
+    """
 
     choice: int
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    call: ToolCallPiece | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,17 @@ __all__ = [
     "GenerationRequest",
     "Input",
     "OutputOptions",
+    "Priority",
     "Prompt",
+    "ReasoningEffort",
     "Role",
     "Sampling",
     "StopCriteria",
     "TokenIds",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "ToolChoiceMode",
 ]
 
 
@@ -34,16 +40,83 @@ class Role(Enum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
     DEVELOPER = "developer"
+
+
+class ReasoningEffort(Enum):
+    """How much to reason; the value is the word that chat templates use."""
+
+    NONE = "none"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
+
+
+class Priority(Enum):
+    """Scheduling class."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function that the model may call; `parameters` is a JSON Schema as text, empty for none."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    strict: bool = False
+
+
+class ToolChoiceMode(Enum):
+    """Whether to call a tool."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """A mode, or the one function to call; `function` wins where it is set."""
+
+    mode: ToolChoiceMode = ToolChoiceMode.AUTO
+    function: str | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """True if the answer has to be a call."""
+        return self.function is not None or self.mode is ToolChoiceMode.REQUIRED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that an assistant made; `arguments` is the text as it was written, which should be JSON."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    """One message; `content` is the joined text of its parts."""
+    """One message; `content` is the joined text of its parts.
+
+    `tool_calls` and `reasoning` are an assistant's; `tool_call_id` is the call
+    that a message of role TOOL answers.
+    """
 
     role: Role
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +140,11 @@ class Chat:
     messages: tuple[ChatMessage, ...]
     # JSON-like values straight from google.protobuf.Struct.
     template_args: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Tool, ...] = ()
+    # None: the model decides if there are tools.
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: ReasoningEffort | None = None
 
 
 Input = Prompt | TokenIds | Chat
@@ -114,12 +192,14 @@ class ConstraintKind(Enum):
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
     GRAMMAR = "grammar"
+    CHOICE = "choice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A constraint; `source` is empty for JSON_OBJECT."""
+    """A constraint; `source` is empty for JSON_OBJECT, and a JSON array of texts for CHOICE."""
 
     kind: ConstraintKind
     source: str = ""
@@ -138,3 +218,6 @@ class GenerationRequest:
     choice_count: int = 1
     # Seconds from receipt; None is no soft limit.
     time_limit_s: float | None = None
+    priority: Priority = Priority.INTERACTIVE
+    # Opaque; for logs and traces only.
+    end_user: str = ""

@@ -15,10 +15,11 @@ from typing import Final
 
 from service.core.errors import Violation
 from service.core.request import Chat, ConstraintKind, GenerationRequest, Prompt, Sampling, TokenIds
+from service.core.schema import schema_violations
+from service.core.validate_chat import chat_violations
 
 __all__ = ["violations"]
 
-MAX_MESSAGES: Final = 4096
 MAX_TOKEN_IDS: Final = 2**20
 MAX_STOP_SEQUENCES: Final = 16
 MAX_STOP_BYTES: Final = 256
@@ -27,8 +28,9 @@ MAX_BAD_WORDS: Final = 16
 MAX_LOGIT_BIAS: Final = 1024
 MAX_TOP_LOGPROBS: Final = 20
 MAX_CONSTRAINT_BYTES: Final = 256 * 1024
-# A deeper schema is refused: engines compile schemas recursively.
-MAX_SCHEMA_DEPTH: Final = 64
+MAX_CHOICE_TEXTS: Final = 1024
+MAX_CHOICE_BYTES: Final = 4096
+MAX_END_USER_BYTES: Final = 512
 
 Bound = tuple[str, Callable[[float], bool]]
 
@@ -59,6 +61,8 @@ def violations(request: GenerationRequest) -> list[Violation]:
         found.append(Violation("choice_count", f"must be at least 1, got {request.choice_count}"))
     if request.time_limit_s is not None and request.time_limit_s <= 0:
         found.append(Violation("time_limit", f"must be above 0, got {request.time_limit_s:g} s"))
+    if len(request.end_user.encode()) > MAX_END_USER_BYTES:
+        found.append(Violation("end_user", f"at most {MAX_END_USER_BYTES} bytes"))
     return found
 
 
@@ -73,10 +77,8 @@ def _input(request: GenerationRequest) -> list[Violation]:
         case TokenIds(ids=ids) if min(ids) < 0:
             at = next(i for i, value in enumerate(ids) if value < 0)
             return [Violation(f"tokens.ids[{at}]", f"must be at least 0, got {ids[at]}")]
-        case Chat(messages=()):
-            return [Violation("chat.messages", "must not be empty")]
-        case Chat(messages=messages) if len(messages) > MAX_MESSAGES:
-            return [Violation("chat.messages", f"at most {MAX_MESSAGES}")]
+        case Chat() as chat:
+            return chat_violations(chat)
         case _:
             return []
 
@@ -148,29 +150,23 @@ def _constraint(request: GenerationRequest) -> list[Violation]:
     if len(constraint.source.encode()) > MAX_CONSTRAINT_BYTES:
         return [Violation(where, f"must be at most {MAX_CONSTRAINT_BYTES} bytes")]
     if constraint.kind is ConstraintKind.JSON_SCHEMA:
-        return _json_schema(where, constraint.source)
+        return schema_violations(where, constraint.source)
+    if constraint.kind is ConstraintKind.CHOICE:
+        return _choice(json.loads(constraint.source))
     return []
 
 
-def _json_schema(where: str, source: str) -> list[Violation]:
-    try:
-        schema = json.loads(source)
-    except RecursionError:
-        return [Violation(where, f"nested deeper than {MAX_SCHEMA_DEPTH}")]
-    except ValueError as error:
-        return [Violation(where, f"is not JSON: {error}")]
-    if not isinstance(schema, (dict, bool)):
-        return [Violation(where, "must be a JSON object or a boolean")]
-    return [Violation(where, f"nested deeper than {MAX_SCHEMA_DEPTH}")] if _depth(schema) > MAX_SCHEMA_DEPTH else []
-
-
-def _depth(value: object) -> int:
-    """Return how deep lists and objects are nested, without recursion."""
-    deepest, stack = 0, [(value, 1)]
-    while stack:
-        node, depth = stack.pop()
-        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        if children:
-            deepest = max(deepest, depth)
-            stack += [(child, depth + 1) for child in children]
-    return deepest
+def _choice(texts: list[str]) -> list[Violation]:
+    where = "constraint.choice.choices"
+    if not texts:
+        return [Violation(where, "must not be empty")]
+    if len(texts) > MAX_CHOICE_TEXTS:
+        return [Violation(where, f"at most {MAX_CHOICE_TEXTS}")]
+    found = [
+        Violation(f"{where}[{at}]", f"must be 1 to {MAX_CHOICE_BYTES} bytes, got {len(text.encode())}")
+        for at, text in enumerate(texts)
+        if not 1 <= len(text.encode()) <= MAX_CHOICE_BYTES
+    ]
+    if len(set(texts)) < len(texts):
+        found.append(Violation(where, "must all be different"))
+    return found

@@ -10,7 +10,9 @@ from service.backends.base import NEUTRAL, EngineRequest, Feature
 from service.catalog.model import Model
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError, Violation, invalid
-from service.core.request import Chat, ConstraintKind, GenerationRequest, Prompt, Sampling, TokenIds
+from service.core.request import Chat, ConstraintKind, GenerationRequest, Sampling, TokenIds
+from service.generation.calls import call_violations, constraint_of, marks_in_output
+from service.generation.prompt import missing_for_input, prompt_of, unsupported
 
 __all__ = ["engine_requests", "fit", "used_features"]
 
@@ -33,7 +35,9 @@ _OPTIONAL_SAMPLING: Mapping[str, Feature] = {
 _CONSTRAINTS: Mapping[ConstraintKind, Feature] = {
     ConstraintKind.JSON_OBJECT: Feature.JSON_OBJECT,
     ConstraintKind.JSON_SCHEMA: Feature.JSON_SCHEMA,
+    ConstraintKind.REGEX: Feature.REGEX,
     ConstraintKind.GRAMMAR: Feature.GRAMMAR,
+    ConstraintKind.CHOICE: Feature.CHOICE,
 }
 
 
@@ -61,6 +65,12 @@ def used_features(request: GenerationRequest) -> Iterator[tuple[str, Feature]]:
         yield "output.top_logprobs", Feature.TOP_LOGPROBS
     if request.constraint is not None:
         yield f"constraint.{request.constraint.kind.value}", _CONSTRAINTS[request.constraint.kind]
+    if (
+        isinstance(request.input, Chat)
+        and request.input.tool_choice is not None
+        and request.input.tool_choice.is_forced
+    ):
+        yield "chat.tool_choice", Feature.JSON_SCHEMA
 
 
 async def fit(request: GenerationRequest, model: Model, deadline: Deadline, request_id: str) -> list[EngineRequest]:
@@ -71,16 +81,7 @@ async def fit(request: GenerationRequest, model: Model, deadline: Deadline, requ
     """
     _check_capabilities(request, model)
     _check_limits(request, model)
-    prompt: str | tuple[int, ...]
-    match request.input:
-        case Prompt(text=text):
-            prompt, add_special = text, True
-        case TokenIds(ids=ids):
-            prompt, add_special = ids, False
-        case Chat() as chat:
-            assert model.template is not None  # checked as a capability
-            prompt = model.template.render(chat)
-            add_special = not model.template.writes_bos
+    prompt, add_special = prompt_of(request.input, model)
     sampling = _complete(request.sampling, model)
     sampling = await _fit_context(request, model, prompt, sampling, add_special=add_special)
     return engine_requests(request, model, prompt, sampling, deadline, request_id, add_special=add_special)
@@ -98,6 +99,7 @@ def engine_requests(
 ) -> list[EngineRequest]:
     """Return one engine request per choice; choice i runs with seed + i and an id of its own."""
     assert sampling.seed is not None
+    constraint = constraint_of(request)
     stop = request.stop.sequences
     if isinstance(request.input, Chat) and model.template is not None:
         stop += tuple(s for s in model.template.stop_sequences if s not in stop)
@@ -111,9 +113,10 @@ def engine_requests(
             add_special_tokens=add_special,
             stop_sequences=stop,
             stop_token_ids=request.stop.token_ids,
-            constraint=request.constraint,
+            constraint=constraint,
             logprobs=(request.output.top_logprobs or 0) if request.output.logprobs else None,
             token_ids=request.output.token_ids or bool(request.stop.token_ids),
+            marks=marks_in_output(request, model),
         )
         for choice in range(request.choice_count)
     ]
@@ -122,20 +125,13 @@ def engine_requests(
 def _check_capabilities(request: GenerationRequest, model: Model) -> None:
     features = model.backend.info.features
     missing = [field for field, feature in used_features(request) if feature not in features]
-    if isinstance(request.input, Chat) and model.template is None:
-        missing.append("chat")
+    missing += missing_for_input(request.input, model)
     if missing:
-        listed = ", ".join(missing)
-        raise ServiceError(
-            Reason.CAPABILITY_UNSUPPORTED,
-            f"Model {model.id!r} does not support: {listed}.",
-            violations=[Violation(field, f"not supported by model {model.id!r}") for field in missing],
-            metadata={"capability": ",".join(missing)},
-        )
+        raise unsupported(missing, model)
 
 
 def _check_limits(request: GenerationRequest, model: Model) -> None:
-    found = []
+    found = call_violations(request)
     most_choices = min(model.max_choices, model.slots.running_limit)
     if request.choice_count > most_choices:
         found.append(Violation("choice_count", f"at most {most_choices} for this model, got {request.choice_count}"))

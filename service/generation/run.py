@@ -16,23 +16,16 @@ from service.catalog.model import Model
 from service.core.assembly import MAX_DELTA_CHARS, Assembled, TextAssembler
 from service.core.deadline import Deadline
 from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Started, Usage
-from service.core.request import GenerationRequest
+from service.core.request import GenerationRequest, Priority
 from service.core.timing import StreamClock
+from service.generation.calls import parser_of, tells_reasoning_apart
+from service.generation.choice import Choice
 from service.generation.fit import fit
 from service.generation.runs import open_runs
 from service.generation.watch import Cause, Phase, Watch
 from service.telemetry.trace import GenerationTrace
 
 __all__ = ["Generation"]
-
-
-@dataclass(slots=True)
-class _Choice:
-    """State of one choice. `output_tokens` is None once an output came without a count."""
-
-    assembler: TextAssembler
-    output_tokens: int | None = 0
-    raw: list[bytes] | None = None
 
 
 @dataclass(slots=True)
@@ -53,8 +46,9 @@ class Generation:
     finish_reasons: list[FinishReason] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     completed: Completed | None = None
-    _choices: dict[int, _Choice] = field(default_factory=dict)
+    _choices: dict[int, Choice] = field(default_factory=dict)
     _output_tokens: int | None = 0
+    _reasoning_tokens: int = 0
     _prompt: str | tuple[int, ...] = ""
     _adds_special_tokens: bool = True
     _max_output_tokens: int | None = None
@@ -68,7 +62,8 @@ class Generation:
         """
         requests = await fit(self.request, self.model, self.deadline, self.id)
         self._prompt, self._adds_special_tokens = requests[0].prompt, requests[0].add_special_tokens
-        async with self.model.slots.take(len(requests)):
+        is_batch = self.request.priority is Priority.BATCH
+        async with self.model.slots.take(len(requests), batch=is_batch):
             now_s = time.monotonic()
             self.clock.admitted_s = now_s
             self.watch.enter(Phase.ENGINE, now_s)
@@ -76,7 +71,7 @@ class Generation:
             headers = self.trace.headers()
             if headers:
                 requests = [replace(r, trace_headers=headers) for r in requests]
-            self._choices = {choice: self._open_choice(request) for choice, request in enumerate(requests)}
+            self._choices = {choice: self._open_choice(choice, request) for choice, request in enumerate(requests)}
             self._max_output_tokens = requests[0].sampling.max_output_tokens
             runs = open_runs(self.model.backend, requests)
             # One flat generator: an inner one would not be closed with this one.
@@ -95,23 +90,37 @@ class Generation:
                         is_started = True
                         yield self._started(item, requests[0])
                     if type(item) is EngineOutput:
-                        assembled = self._shown(self._on_output(choice, item, now_s))
+                        state = self._choices[choice]
+                        if item.tokens and self._is_full(state):
+                            await runs.stop(choice)
+                            for event in self._finish(choice, state.flush(), FinishReason.LENGTH):
+                                yield event
+                            continue
+                        assembled = self._on_output(state, item, now_s)
                         text, token_ids, logprobs, stop_sequence, stop_token_id = assembled
                         if stop_sequence is not None or stop_token_id is not None:
                             await runs.stop(choice)
                             await self._count_ahead(choice)
                             for event in self._finish(choice, assembled, FinishReason.STOP):
                                 yield event
+                        elif state.parser is not None:
+                            for delta in state.deltas(assembled):
+                                yield delta
+                            if state.parser.is_complete:
+                                await runs.stop(choice)
+                                await self._count_ahead(choice)
+                                for event in self._finish(choice, Assembled(), FinishReason.STOP):
+                                    yield event
                         elif len(text) > MAX_DELTA_CHARS:
-                            for event in _deltas(choice, assembled):
-                                yield event
+                            for delta in state.deltas(assembled):
+                                yield delta
                         elif text or token_ids or logprobs:
                             yield Delta(choice, text, token_ids, logprobs)
                     elif isinstance(item, EngineFinished):
                         if item.output_tokens is None:
                             await self._count_ahead(choice)
                         reason = self._settle(choice, item)
-                        for event in self._finish(choice, self._choices[choice].assembler.flush(), reason):
+                        for event in self._finish(choice, self._choices[choice].flush(), reason):
                             yield event
                 if self._choices:
                     await runs.aclose()
@@ -119,9 +128,7 @@ class Generation:
                         yield Started(prompt_tokens=None, seed=requests[0].sampling.seed or 0)
                     for choice in list(self._choices):
                         await self._count_ahead(choice)
-                        for event in self._finish(
-                            choice, self._choices[choice].assembler.flush(), FinishReason.TIME_LIMIT
-                        ):
+                        for event in self._finish(choice, self._choices[choice].flush(), FinishReason.TIME_LIMIT):
                             yield event
                 yield await self._complete(len(requests))
             finally:
@@ -133,12 +140,17 @@ class Generation:
         counts = [self._output_tokens, *(state.output_tokens for state in self._choices.values())]
         return None if None in counts else sum(count for count in counts if count is not None)
 
-    def _open_choice(self, request: EngineRequest) -> _Choice:
+    def _open_choice(self, number: int, request: EngineRequest) -> Choice:
         assembler = TextAssembler(
             request.stop_sequences, request.stop_token_ids, include_stop=self.request.stop.include_in_output
         )
-        # Kept only where a tokenizer has to count what the engine does not.
-        return _Choice(assembler, raw=None if self.model.tokenizer is None else [])
+        return Choice(
+            number,
+            assembler,
+            parser_of(self.request, self.model, request.prompt),
+            shows_ids=self.request.output.token_ids,
+            keeps_raw=self.model.tokenizer is not None,
+        )
 
     def _started(self, item: EngineItem, request: EngineRequest) -> Started:
         if isinstance(item, EngineStarted):
@@ -146,21 +158,18 @@ class Generation:
             self.clock.engine_queue_s = item.queue_s or 0.0
         return Started(prompt_tokens=self.usage.prompt_tokens, seed=request.sampling.seed or 0)
 
-    def _on_output(self, choice: int, item: EngineOutput, now_s: float) -> Assembled:
-        tokens = item.tokens
-        if tokens or (tokens is None and item.data):
+    def _is_full(self, state: Choice) -> bool:
+        """Return whether what comes next is above the limit: an engine that ignores it is cut here."""
+        limit, tokens = self._max_output_tokens, state.output_tokens
+        return limit is not None and tokens is not None and tokens >= limit
+
+    def _on_output(self, state: Choice, item: EngineOutput, now_s: float) -> Assembled:
+        if item.tokens or (item.tokens is None and item.data):
             if not self.watch.has_output:
                 self.watch.has_output = True
                 self.trace.first_token()
             self.clock.on_output(now_s)
-        state = self._choices[choice]
-        if tokens is None:
-            state.output_tokens = None
-        elif state.output_tokens is not None:
-            state.output_tokens += tokens
-        if state.raw is not None:
-            state.raw.append(item.data)
-        return state.assembler.feed(item.data, item.token_ids, item.logprobs)
+        return state.feed(item)
 
     def _settle(self, choice: int, item: EngineFinished) -> FinishReason:
         """Take over what only the engine's last item knows, and why it ended."""
@@ -183,12 +192,6 @@ class Generation:
                 tokens, limit = state.output_tokens, self._max_output_tokens
                 return FinishReason.LENGTH if tokens is not None and limit and tokens >= limit else FinishReason.STOP
 
-    def _shown(self, assembled: Assembled) -> Assembled:
-        """Leave out ids that nobody asked for: stop tokens need the engine's."""
-        if assembled.token_ids and not self.request.output.token_ids:
-            return assembled._replace(token_ids=())
-        return assembled
-
     async def _count_ahead(self, choice: int) -> None:
         """Count a choice's text by the configured tokenizer, where the engine did not; a long one in a thread."""
         state = self._choices[choice]
@@ -199,13 +202,15 @@ class Generation:
     def _finish(self, choice: int, rest: Assembled, reason: FinishReason) -> list[Event]:
         """Close a choice: its last text, then its end. A stop match in `rest` wins over `reason`."""
         state = self._choices.pop(choice)
-        rest = self._shown(rest)
+        events: list[Event] = list(state.deltas(rest, is_last=True))
         if rest.is_stopped:
             reason = FinishReason.STOP
+        if reason is FinishReason.STOP and state.parser is not None and state.parser.calls:
+            reason = FinishReason.TOOL_CALLS
         self.finish_reasons.append(reason)
+        self._reasoning_tokens += state.reasoning_tokens
         tokens = state.output_tokens
         self._output_tokens = None if tokens is None or self._output_tokens is None else self._output_tokens + tokens
-        events: list[Event] = list(_deltas(choice, rest))
         events.append(
             ChoiceFinished(
                 choice=choice,
@@ -219,7 +224,12 @@ class Generation:
 
     async def _complete(self, choices: int) -> Completed:
         now_s = time.monotonic()
-        self.usage = replace(self.usage, output_tokens=self._output_tokens)
+        tells_reasoning = self._output_tokens is not None and tells_reasoning_apart(self.request, self.model)
+        self.usage = replace(
+            self.usage,
+            output_tokens=self._output_tokens,
+            reasoning_tokens=self._reasoning_tokens if tells_reasoning else None,
+        )
         if self.usage.prompt_tokens is None:
             self.usage = replace(self.usage, prompt_tokens=await self._prompt_tokens())
         self.completed = Completed(usage=self.usage, timing=self.clock.timing(now_s, self._output_tokens, choices))
@@ -231,13 +241,3 @@ class Generation:
         if self.model.tokenizer is None:
             return None
         return await self.model.count_tokens(self._prompt, add_special_tokens=self._adds_special_tokens)
-
-
-def _deltas(choice: int, assembled: Assembled) -> list[Delta]:
-    """Cut one output into events of a bounded size; the token details go with the first."""
-    if assembled.is_empty:
-        return []
-    text = assembled.text
-    first = Delta(choice, text[:MAX_DELTA_CHARS], assembled.token_ids, assembled.logprobs)
-    rest = [Delta(choice, text[at : at + MAX_DELTA_CHARS]) for at in range(MAX_DELTA_CHARS, len(text), MAX_DELTA_CHARS)]
-    return [first, *rest]

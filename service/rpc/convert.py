@@ -2,55 +2,61 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf import duration_pb2, json_format, timestamp_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 
 from headrace.v1 import chat_pb2, generation_pb2, model_pb2, sampling_pb2, usage_pb2
 from service.backends.base import Feature, Health
 from service.catalog.model import Model
 from service.core.errors import Violation
-from service.core.events import ChoiceFinished, Completed, Delta, Event, Started, Timing, TokenLogprob, Usage
+from service.core.events import (
+    ChoiceFinished,
+    Completed,
+    Delta,
+    Event,
+    Started,
+    Timing,
+    TokenLogprob,
+    ToolCallPiece,
+    Usage,
+)
 from service.core.request import (
-    Chat,
-    ChatMessage,
     Constraint,
     ConstraintKind,
     GenerationRequest,
     Input,
     OutputOptions,
+    Priority,
     Prompt,
-    Role,
     Sampling,
     StopCriteria,
     TokenIds,
 )
 from service.core.validate import (
     MAX_BAD_WORDS,
+    MAX_CHOICE_TEXTS,
     MAX_LOGIT_BIAS,
-    MAX_MESSAGES,
     MAX_STOP_SEQUENCES,
     MAX_STOP_TOKENS,
     MAX_TOKEN_IDS,
 )
+from service.rpc.convert_chat import chat_from_proto
 
 __all__ = ["event_to_proto", "model_to_proto", "request_from_proto"]
 
-MAX_PARTS: Final = 1024
-MAX_TEMPLATE_ARGS_BYTES: Final = 16 * 1024
-
-_ROLES: Final = {
-    chat_pb2.ROLE_SYSTEM: Role.SYSTEM,
-    chat_pb2.ROLE_USER: Role.USER,
-    chat_pb2.ROLE_ASSISTANT: Role.ASSISTANT,
-    chat_pb2.ROLE_DEVELOPER: Role.DEVELOPER,
-}
 _STATES: Final = {
     Health.LOADING: model_pb2.MODEL_STATE_LOADING,
     Health.READY: model_pb2.MODEL_STATE_READY,
     Health.UNAVAILABLE: model_pb2.MODEL_STATE_UNAVAILABLE,
+}
+_PRIORITIES: Final = {
+    generation_pb2.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
+    generation_pb2.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    generation_pb2.PRIORITY_BATCH: Priority.BATCH,
 }
 _SCALARS: Final = (
     "temperature",
@@ -92,8 +98,18 @@ def request_from_proto(message: generation_pb2.GenerateRequest) -> tuple[Generat
         constraint=_constraint_from_proto(message, found),
         choice_count=message.choice_count if message.HasField("choice_count") else 1,
         time_limit_s=_seconds(message.time_limit) if message.HasField("time_limit") else None,
+        priority=_priority_from_proto(message, found),
+        end_user=message.end_user,
     )
     return request, found
+
+
+def _priority_from_proto(message: generation_pb2.GenerateRequest, found: list[Violation]) -> Priority:
+    priority = _PRIORITIES.get(message.priority)
+    if priority is None:
+        found.append(Violation("priority", f"{message.priority} is unknown"))
+        return Priority.INTERACTIVE
+    return priority
 
 
 def _input_from_proto(message: generation_pb2.GenerateRequest, found: list[Violation]) -> Input:
@@ -103,41 +119,10 @@ def _input_from_proto(message: generation_pb2.GenerateRequest, found: list[Viola
         case "tokens":
             return TokenIds(ids=tuple(message.tokens.ids[: MAX_TOKEN_IDS + 1]))
         case "chat":
-            return _chat_from_proto(message.chat, found)
+            return chat_from_proto(message.chat, "chat", found)
         case _:
             found.append(Violation("input", "required: set one of prompt, tokens, chat"))
             return TokenIds(ids=(0,))
-
-
-def _chat_from_proto(message: chat_pb2.ChatInput, found: list[Violation]) -> Chat:
-    messages = []
-    # Lists are cut just past their bound: the check names it, and no list, however
-    # long, holds up the loop.
-    for at, one in enumerate(message.messages[: MAX_MESSAGES + 1]):
-        role = _ROLES.get(one.role)
-        if role is None:
-            found.append(Violation(f"chat.messages[{at}].role", "required: system, developer, user or assistant"))
-            role = Role.USER
-        if len(one.content) > MAX_PARTS:
-            found.append(Violation(f"chat.messages[{at}].content", f"at most {MAX_PARTS} parts"))
-        parts = one.content[:MAX_PARTS]
-        for part_at, part in enumerate(parts):
-            if part.WhichOneof("part") is None:
-                found.append(Violation(f"chat.messages[{at}].content[{part_at}]", "required: set text"))
-        content = "".join(part.text for part in parts)
-        messages.append(ChatMessage(role=role, content=content, name=one.name or None))
-    return Chat(messages=tuple(messages), template_args=_template_args(message, found))
-
-
-def _template_args(message: chat_pb2.ChatInput, found: list[Violation]) -> dict[str, Any]:
-    if message.template_args.ByteSize() > MAX_TEMPLATE_ARGS_BYTES:
-        found.append(Violation("chat.template_args", f"at most {MAX_TEMPLATE_ARGS_BYTES} bytes"))
-        return {}
-    try:
-        return json_format.MessageToDict(message.template_args)
-    except (ValueError, json_format.SerializeToJsonError) as error:  # NaN and infinity
-        found.append(Violation("chat.template_args", f"is no JSON: {error}"))
-        return {}
 
 
 def _sampling_from_proto(message: sampling_pb2.SamplingParams) -> Sampling:
@@ -164,10 +149,16 @@ def _constraint_from_proto(message: generation_pb2.GenerateRequest, found: list[
             return Constraint(kind=ConstraintKind.JSON_OBJECT)
         case "json_schema":
             return Constraint(kind=ConstraintKind.JSON_SCHEMA, source=message.constraint.json_schema)
+        case "regex":
+            return Constraint(kind=ConstraintKind.REGEX, source=message.constraint.regex)
         case "grammar":
             return Constraint(kind=ConstraintKind.GRAMMAR, source=message.constraint.grammar)
+        case "choice":
+            texts = list(message.constraint.choice.choices[: MAX_CHOICE_TEXTS + 1])
+            return Constraint(kind=ConstraintKind.CHOICE, source=json.dumps(texts, ensure_ascii=False))
         case _:
-            found.append(Violation("constraint", "required: set one of json_object, json_schema, grammar"))
+            kinds = "json_object, json_schema, regex, grammar, choice"
+            found.append(Violation("constraint", f"required: set one of {kinds}"))
             return None
 
 
@@ -180,7 +171,12 @@ def event_to_proto(
         message = generation_pb2.GenerateResponse()
         message.sequence = sequence
         delta = message.delta
-        delta.text = event.text
+        if event.call is not None:
+            _fill_call(delta.tool_call, event.call)
+        elif event.reasoning:
+            delta.reasoning_text = event.reasoning
+        else:
+            delta.text = event.text
         if event.choice:
             delta.index = event.choice
         if event.token_ids:
@@ -201,6 +197,14 @@ def event_to_proto(
     if event.prompt_tokens is not None:
         message.started.prompt_token_count = event.prompt_tokens
     return message
+
+
+def _fill_call(message: chat_pb2.ToolCallDelta, piece: ToolCallPiece) -> None:
+    message.index = piece.number
+    if piece.id:
+        message.id = piece.id
+        message.function_name = piece.name
+    message.arguments_fragment = piece.arguments
 
 
 def _finish_to_proto(event: ChoiceFinished) -> generation_pb2.ChoiceFinished:
@@ -243,6 +247,7 @@ def _usage_to_proto(usage: Usage) -> usage_pb2.Usage:
         prompt_token_count=usage.prompt_tokens,
         cached_prompt_token_count=usage.cached_prompt_tokens,
         output_token_count=usage.output_tokens,
+        reasoning_token_count=usage.reasoning_tokens,
     )
 
 
@@ -276,12 +281,18 @@ def model_to_proto(model: Model, *, is_draining: bool) -> model_pb2.Model:
     capabilities = [model_pb2.MODEL_CAPABILITY_PROMPT]
     if model.template is not None:
         capabilities.append(model_pb2.MODEL_CAPABILITY_CHAT)
+    if model.can_call_tools:
+        capabilities.append(model_pb2.MODEL_CAPABILITY_TOOLS)
+    if model.reasoning_format is not None:
+        capabilities.append(model_pb2.MODEL_CAPABILITY_REASONING)
     if Feature.TOKEN_INPUT in info.features:
         capabilities.append(model_pb2.MODEL_CAPABILITY_TOKENS)
     if model.can_constrain:
         capabilities.append(model_pb2.MODEL_CAPABILITY_CONSTRAINT)
     if Feature.LOGPROBS in info.features:
         capabilities.append(model_pb2.MODEL_CAPABILITY_LOGPROBS)
+    if model.open_tokenizer is not None:
+        capabilities.append(model_pb2.MODEL_CAPABILITY_TOKENIZE)
     created = timestamp_pb2.Timestamp()
     created.FromNanoseconds(round(model.created_at_s * 1e9))
     return model_pb2.Model(

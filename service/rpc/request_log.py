@@ -25,6 +25,8 @@ def log_generation(
             "request_id": request_id,
             "generation_id": generation.id,
             "model": generation.model.id,
+            "priority": generation.request.priority.value,
+            "end_user": generation.request.end_user or None,
             "status": status,
             "outcome": outcome,
             "reason": reason,
@@ -32,6 +34,7 @@ def log_generation(
             "prompt_tokens": generation.usage.prompt_tokens,
             "cached_prompt_tokens": generation.usage.cached_prompt_tokens,
             "output_tokens": generation.output_tokens_so_far,
+            "reasoning_tokens": generation.usage.reasoning_tokens,
             "ttft_ms": _ms(timing.ttft_s),
             # What never got a slot spent its time waiting or being checked, and all of it is total_ms.
             "queue_ms": None if generation.clock.admitted_s is None else _ms(timing.queue_s),

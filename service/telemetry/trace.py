@@ -67,6 +67,8 @@ class GenerationTrace:
             attributes[semconv.SERVER_ADDRESS] = self._info.server_address
             if self._info.server_port is not None:
                 attributes[semconv.SERVER_PORT] = self._info.server_port
+        if request.end_user:
+            attributes[semconv.ENDUSER_ID] = request.end_user
         if request.choice_count != 1:
             attributes[semconv.GEN_AI_REQUEST_CHOICES] = request.choice_count
         for name, key in _SAMPLING.items():
@@ -137,6 +139,7 @@ class GenerationTrace:
             (semconv.GEN_AI_INPUT_TOKENS, usage.prompt_tokens),
             (semconv.GEN_AI_OUTPUT_TOKENS, usage.output_tokens),
             (semconv.GEN_AI_CACHED_TOKENS, usage.cached_prompt_tokens),
+            (semconv.GEN_AI_REASONING_TOKENS, usage.reasoning_tokens),
         ):
             if count is not None:
                 span.set_attribute(key, count)

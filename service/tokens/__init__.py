@@ -3,7 +3,7 @@
 Needs the extra `tokenizer`. It must not know engines, requests and templates.
 """
 
-from service.tokens.long_texts import read_text
+from service.tokens.long_texts import read_ids, read_text
 from service.tokens.tokenizer import DecoderError, JsonTokenizer, TokenCodec, TokenizerError
 
-__all__ = ["DecoderError", "JsonTokenizer", "TokenCodec", "TokenizerError", "read_text"]
+__all__ = ["DecoderError", "JsonTokenizer", "TokenCodec", "TokenizerError", "read_ids", "read_text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ class JsonTokenizer:
         self._tokenizer = _loaded(path)
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {token.content: number for number, token in added.items() if token.special}
+        self._vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def count(self, text: str, *, add_special_tokens: bool) -> int:
         """Return the length of `text` in tokens."""
@@ -65,6 +67,20 @@ class JsonTokenizer:
     def _encoding(self, text: str, *, add_special_tokens: bool) -> Any:
         # Unlike `encode` a batch releases the lock, and without offsets it takes two thirds of the time.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of a whole sequence of ids, by the file's own decoder.
+
+        What that strips from the start of a text (Llama 2's first space) is no part of
+        it. Ids that no token has are skipped; bytes that are no UTF-8 become U+FFFD.
+        """
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id. The model's own vocabulary may be padded beyond it."""
+        return self._vocab_size
 
     @property
     def bos_text(self) -> str:
@@ -99,11 +115,6 @@ class TokenCodec(JsonTokenizer):
                 f"tokenizer {path} cannot be used: {error}; byte level (GPT-2) and SentencePiece decoders can"
             ) from None
 
-    @property
-    def vocab_size(self) -> int:
-        """One more than the highest token id. The model's own vocabulary may be padded beyond it."""
-        return len(self._pieces)
-
     def piece(self, token_id: int) -> bytes:
         """Return the exact bytes of one token, cut anywhere in a character.
 
@@ -113,6 +124,18 @@ class TokenCodec(JsonTokenizer):
         """
         pieces = self._pieces
         return pieces[token_id] if 0 <= token_id < len(pieces) else b""
+
+    def piece_with(self, marks: Sequence[str]) -> Callable[[int], bytes]:
+        """Return `piece`, but for the special tokens among `marks`, whose bytes are their text."""
+        shown = {self._special[mark]: mark.encode() for mark in marks if mark in self._special}
+        if not shown:
+            return self.piece
+        return lambda token_id: shown.get(token_id) or self.piece(token_id)
+
+    def shown_pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """Return the bytes of each token for somebody who looks at them: those of a special token are its text."""
+        texts = {number: text.encode() for text, number in self._special.items()}
+        return [texts.get(token_id) or self.piece(token_id) for token_id in token_ids]
 
 
 def _loaded(path: Path) -> Any:

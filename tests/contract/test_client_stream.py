@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from headrace import AsyncClient, errors
+from headrace.v1 import chat_pb2
 from headrace.v1 import generation_pb2 as pb
 from tests.support.fake_service import HANG, Fail, completed, delta, fake_service, finished, started
 
@@ -56,6 +57,20 @@ async def test_an_empty_delta_is_not_the_first_output() -> None:
             more.set()
             await anext(stream)
             assert stream.time_to_first_delta_s is not None
+
+
+async def test_reasoning_and_a_tool_call_are_output_but_no_text() -> None:
+    thought = pb.GenerateResponse(delta=pb.ChoiceDelta(reasoning_text="hm"))
+    call = chat_pb2.ToolCallDelta(id="call_1", function_name="f")
+    called = pb.GenerateResponse(delta=pb.ChoiceDelta(tool_call=call))
+    async with fake_service() as fake, AsyncClient(fake.address) as client:
+        for first in (thought, called):
+            fake.will(started(), first, delta("x"), finished(), completed())
+            async with client.generate(model="m", prompt="p") as stream:
+                await anext(stream)
+                await anext(stream)
+                assert stream.time_to_first_delta_s is not None
+                assert await stream.text() == "x"
 
 
 async def test_choices_are_collected_by_index() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import grpc
@@ -10,7 +13,7 @@ import pytest
 from google.protobuf import duration_pb2
 
 from headrace.v1 import chat_pb2, generation_pb2, sampling_pb2
-from service.backends.base import Feature
+from service.backends.base import EngineItem, EngineRequest, Feature
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.core.request import Sampling
 from service.generation.watch import Limits
@@ -629,3 +632,29 @@ async def test_words_that_an_engine_cannot_ban_are_refused_by_name_and_not_dropp
     failure = await service.failure(request)
     assert failure.info.reason == "CAPABILITY_UNSUPPORTED"
     assert failure.info.metadata["capability"] == "sampling.bad_words"
+
+
+class _Deaf(SimulatorBackend):
+    """An engine that does not hear of a token limit."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
+        endless = dataclasses.replace(request.sampling, max_output_tokens=10**6)
+        async with aclosing(super().generate(dataclasses.replace(request, sampling=endless))) as items:
+            async for item in items:
+                yield item
+
+
+@pytest.mark.report("E12")
+async def test_an_engine_that_ignores_the_limit_is_cut_there() -> None:
+    deaf = _Deaf(SimulatorOptions(tokens=("a", "b"), token_ms=1))
+    async with running_service(simulated_model(backend=deaf)) as service:
+        request = GenerateRequest(
+            model="sim", prompt="hi", sampling=SamplingParams(max_output_tokens=2), choice_count=2
+        )
+        events = await service.events(request)
+        assert [(f.reason, f.output_token_count) for f in finishes(events)] == [
+            (generation_pb2.FINISH_REASON_LENGTH, 2)
+        ] * 2
+        assert [text_of(events, choice) for choice in (0, 1)] == ["ab", "ab"]
+        assert events[-1].completed.usage.output_token_count == 4
+        await eventually(lambda: deaf.running == 0)

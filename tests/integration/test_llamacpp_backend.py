@@ -38,6 +38,7 @@ pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(120)]
 FRANCE = "Q: What is the capital of France?\nA:"
 SLOTS = 2
 CONTEXT = 512
+START_OF_TURN = 105  # a control token of Gemma 3
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +211,15 @@ async def test_end_of_sequence_stops_unless_it_is_ignored(backend: LlamaCppBacke
     assert (finished.reason, finished.output_tokens) == (EngineFinish.STOP, 1)
     finished = end(await run(backend, request(sampling=ends | {"ignore_eos": True})))
     assert (finished.reason, finished.output_tokens) == (EngineFinish.LENGTH, 8)
+
+
+@pytest.mark.parametrize("marks", [(), ("<start_of_turn>",)])
+async def test_a_control_token_is_shown_if_somebody_looks_for_it(
+    backend: LlamaCppBackend, marks: tuple[str, ...]
+) -> None:
+    sampling = {"logit_bias": {START_OF_TURN: 100.0}}
+    items = await run(backend, request(tokens=3, sampling=sampling, marks=marks))
+    assert text(items) == "".join(marks) * 3
 
 
 async def test_the_output_follows_a_json_schema(backend: LlamaCppBackend) -> None:

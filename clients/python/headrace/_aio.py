@@ -1,7 +1,7 @@
 """The asyncio client.
 
-It owns one channel and makes calls on it. It must not know events
-(`_stream`), the wire (`_reader`, `_channel`) or how a status becomes an
+It owns one connection and makes calls on it. It must not know events
+(`_stream`), the wire (`_reader`, `_connection`) or how a status becomes an
 exception (`errors`).
 """
 
@@ -11,80 +11,41 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Unpack
 
 import grpc
 from google.protobuf.message import Message
-from google.protobuf.wrappers_pb2 import Int32Value, StringValue
+from google.protobuf.wrappers_pb2 import StringValue
 from opentelemetry.context import Context
 from opentelemetry.trace import TracerProvider
 
-from headrace._channel import ChannelOptions, TlsConfig, open_channel
-from headrace._http2.channel import Http2Channel, open_http2_channel
+from headrace._channel import ChannelOptions, TlsConfig
+from headrace._connection import GENERATE, Connection, Transport
 from headrace._http2.security import ssl_context
-from headrace._reader import EventReader, GrpcAioReader
+from headrace._reader import EventReader
 from headrace._requests import RequestFields, build_request
 from headrace._stream import GenerationStream
 from headrace._telemetry import CallSpan, client_tracer
+from headrace._tokenize import Conversation, tokenize_request
 from headrace.errors import NotFound, error_from_rpc
 from headrace.v1 import generation_pb2 as pb
-from headrace.v1 import generation_pb2_grpc, model_pb2, model_pb2_grpc
+from headrace.v1 import model_pb2, tokenize_pb2
 
 __all__ = ["AsyncClient", "CallMetadata", "Transport"]
 
 CallMetadata = Sequence[tuple[str, str]] | Mapping[str, str]
-# What carries Generate: gRPC's own transport, or this package's on the event loop's sockets.
-Transport = Literal["grpcio", "asyncio"]
 UnaryCall = Callable[..., Awaitable[Any]]
 
 DEFAULT_TARGET: Final = "127.0.0.1:50051"
 DEFAULT_TRANSPORT: Transport = "grpcio"
 GENERATE_TIMEOUT_S: Final = 600.0
 UNARY_TIMEOUT_S: Final = 10.0
-GENERATE: Final = "headrace.v1.GenerationService/Generate"
 LIST_MODELS: Final = "headrace.v1.ModelService/ListModels"
 GET_MODEL: Final = "headrace.v1.ModelService/GetModel"
-HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+TOKENIZE: Final = "headrace.v1.TokenizeService/Tokenize"
+DETOKENIZE: Final = "headrace.v1.TokenizeService/Detokenize"
 SERVING: Final = 1  # grpc.health.v1.HealthCheckResponse.SERVING
 PAGE_SIZE: Final = 200
-
-
-class _Connection:
-    """A channel and the calls on it, for one event loop."""
-
-    __slots__ = ("channel", "check_health", "generation", "http2", "loop", "models")
-
-    def __init__(self, target: str, tls: TlsConfig | None, options: ChannelOptions, transport: Transport) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.http2: Http2Channel | None = None
-        if transport == "asyncio":
-            self.http2 = open_http2_channel(target, tls, options)
-        self.channel = open_channel(target, tls, options)
-        self.generation: Any = generation_pb2_grpc.GenerationServiceStub(self.channel)
-        self.models: Any = model_pb2_grpc.ModelServiceStub(self.channel)
-        # The two wrapper messages have the wire format of HealthCheckRequest and HealthCheckResponse
-        # (one string, one enum, both field 1), which saves a dependency for one call.
-        self.check_health = self.channel.unary_unary(
-            HEALTH_CHECK, request_serializer=StringValue.SerializeToString, response_deserializer=Int32Value.FromString
-        )
-
-    def open_generation(
-        self, request: pb.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str], ...]
-    ) -> EventReader:
-        """Begin a Generate call."""
-        if self.http2 is None:
-            return GrpcAioReader(self.generation.Generate(request, timeout=timeout_s, metadata=metadata))
-        body = request.SerializeToString()
-        parse = pb.GenerateResponse.FromString
-        return self.http2.call(GENERATE, body, parse, timeout_s=timeout_s, metadata=metadata)
-
-    async def close(self) -> None:
-        """Close both transports; calls that still run end as cancelled."""
-        try:
-            if self.http2 is not None:
-                await self.http2.close()
-        finally:
-            await self.channel.close(None)
 
 
 class AsyncClient:
@@ -125,7 +86,7 @@ class AsyncClient:
         if tls is not None and self._transport == "asyncio":
             ssl_context(tls)  # what is wrong with it is better said now than by every call
         self._tracer = client_tracer(tracer_provider)
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> AsyncClient:
@@ -204,6 +165,51 @@ class AsyncClient:
         ready = (model for model in models if model.state == model_pb2.MODEL_STATE_READY)
         return next(ready, models[0]).id
 
+    async def tokenize(
+        self,
+        model: str,
+        text: str | None = None,
+        *,
+        chat: Conversation | None = None,
+        skip_special_tokens: bool = False,
+        include_pieces: bool = False,
+        timeout_s: float | None = None,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> tokenize_pb2.TokenizeResponse:
+        """Return the token ids of a text, or of a conversation as the model sees it, and the room that they leave.
+
+        Give `text` or `chat`. `skip_special_tokens` leaves out those that the
+        tokenizer adds to a text; `include_pieces` asks for the bytes of each token.
+        Raises FailedPrecondition where the model's tokenizer is not to be had.
+        """
+        request = tokenize_request(
+            model, text, chat, skip_special_tokens=skip_special_tokens, include_pieces=include_pieces
+        )
+        call, limit_s = self._connect().tokens.Tokenize, _timeout(timeout_s, UNARY_TIMEOUT_S)
+        answer: tokenize_pb2.TokenizeResponse = await self._unary(TOKENIZE, call, request, limit_s, metadata, context)
+        return answer
+
+    async def detokenize(
+        self,
+        model: str,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = False,
+        timeout_s: float | None = None,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> str:
+        """Return the text of token ids. Raises FailedPrecondition where the model's tokenizer is not to be had."""
+        request = tokenize_pb2.DetokenizeRequest(
+            model=model, token_ids=token_ids, skip_special_tokens=skip_special_tokens
+        )
+        call, limit_s = self._connect().tokens.Detokenize, _timeout(timeout_s, UNARY_TIMEOUT_S)
+        answer: tokenize_pb2.DetokenizeResponse = await self._unary(
+            DETOKENIZE, call, request, limit_s, metadata, context
+        )
+        return answer.text
+
     async def health(self, service: str = "headrace.v1.GenerationService", *, timeout_s: float = 1.0) -> bool:
         """Return whether `service` reports SERVING; False for every other answer, and for none in time."""
         call = self._connect().check_health(
@@ -215,10 +221,18 @@ class AsyncClient:
             return False
         return bool(answer.value == SERVING)
 
-    async def _unary(self, method: str, call: UnaryCall, request: Message, timeout_s: float) -> Any:
-        span = CallSpan(self._tracer, method, self.target)
+    async def _unary(
+        self,
+        method: str,
+        call: UnaryCall,
+        request: Message,
+        timeout_s: float,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> Any:
+        span = CallSpan(self._tracer, method, self.target, context)
         try:
-            response = await call(request, timeout=timeout_s, metadata=self._call_metadata((), span))
+            response = await call(request, timeout=timeout_s, metadata=self._call_metadata(metadata, span))
         except grpc.aio.AioRpcError as failure:
             error = error_from_rpc(failure)
             span.end_error(error)
@@ -232,11 +246,11 @@ class AsyncClient:
     def _call_metadata(self, metadata: CallMetadata, span: CallSpan) -> tuple[tuple[str, str], ...]:
         return (*self._metadata, *_pairs(metadata), *span.metadata)
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> Connection:
         if self._is_closed:
             raise RuntimeError("this client is closed")
         if self._connection is None:
-            self._connection = _Connection(self.target, self._tls, self._options, self._transport)
+            self._connection = Connection(self.target, self._tls, self._options, self._transport)
         elif self._connection.loop is not asyncio.get_running_loop():
             raise RuntimeError("a client belongs to the event loop of its first call; make another for this loop")
         return self._connection

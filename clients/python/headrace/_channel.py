@@ -44,7 +44,9 @@ SERVICE_CONFIG: Final = {
     # No timeout in here: as a service config it does not work with grpc.aio. It goes with every call.
     "methodConfig": [
         {
-            "name": [{"service": "headrace.v1.GenerationService"}, {"service": "headrace.v1.ModelService"}],
+            "name": [
+                {"service": f"headrace.v1.{name}"} for name in ("GenerationService", "ModelService", "TokenizeService")
+            ],
             "retryPolicy": RETRY_POLICY,
         }
     ],

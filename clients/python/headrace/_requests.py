@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from headrace.v1 import chat_pb2, sampling_pb2
 from headrace.v1 import generation_pb2 as pb
 
-__all__ = ["ChatTurn", "RequestFields", "build_request"]
+__all__ = ["ChatTurn", "RequestFields", "build_request", "chat_messages"]
 
 ChatTurn = tuple[str, str] | Mapping[str, str] | chat_pb2.ChatMessage
 
@@ -119,14 +119,15 @@ def _set_input(request: pb.GenerateRequest, fields: RequestFields, given: Mappin
         request.tokens.ids.extend(fields["tokens"])
     else:
         request.chat.SetInParent()
-        request.chat.messages.extend(_chat_messages(fields["chat"]))
+        request.chat.messages.extend(chat_messages(fields["chat"]))
     if "template_args" in given:
         if "chat" not in given:
             raise TypeError("template_args go with chat alone")
         request.chat.template_args.update(fields["template_args"])
 
 
-def _chat_messages(turns: Iterable[ChatTurn]) -> list[chat_pb2.ChatMessage]:
+def chat_messages(turns: Iterable[ChatTurn]) -> list[chat_pb2.ChatMessage]:
+    """Return the messages of a conversation. Raises TypeError for a turn that is none."""
     return [turn if isinstance(turn, chat_pb2.ChatMessage) else _chat_message(turn) for turn in turns]
 
 

@@ -165,7 +165,7 @@ class GenerationStream:
     async def _on_first_delta(self, delta: pb.ChoiceDelta, reader: EventReader) -> None:
         if self.started is None:
             await self._reject(reader, "output came before `started`")
-        if delta.text or delta.token_ids:
+        if delta.text or delta.reasoning_text or delta.HasField("tool_call") or delta.token_ids:
             self.time_to_first_delta_s = time.perf_counter() - self._entered_s
 
     async def _await_status(self, reader: EventReader) -> None:

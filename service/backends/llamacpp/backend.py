@@ -19,6 +19,7 @@ from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.llamacpp.parameters import completion_body
 from service.backends.llamacpp.run import Run
 from service.backends.llamacpp.sample_model import ensure_sample_model
+from service.backends.llamacpp.tokenizer import LlamaCppTokenizer
 from service.core.errors import Reason, ServiceError
 
 __all__ = ["FEATURES", "LlamaCppBackend"]
@@ -68,6 +69,7 @@ class LlamaCppBackend:
         self._engine: Engine | None = None
         self._guard: ConstraintGuard | None = None
         self._info: BackendInfo | None = None
+        self._tokenizer: LlamaCppTokenizer | None = None
         self._is_closed = False
         self._runs: set[Run] = set()
         self._slots = ThreadPoolExecutor(self.options.slots, thread_name_prefix="llamacpp-slot")
@@ -78,7 +80,7 @@ class LlamaCppBackend:
     async def start(self) -> None:
         """Load the model. The process stands still meanwhile (see `Engine.load`). Raises BACKEND_UNAVAILABLE."""
         if self._engine is None:
-            self._engine, self._guard, self._info = await self._ask(self._load)
+            self._engine, self._guard, self._info, self._tokenizer = await self._ask(self._load)
 
     async def close(self) -> None:
         """Cancel what runs, wait for it up to 10 s, and unload. Idempotent."""
@@ -88,6 +90,8 @@ class LlamaCppBackend:
         for run in list(self._runs):
             run.cancel()
         self._slots.shutdown(wait=False, cancel_futures=True)
+        if self._tokenizer is not None:
+            self._tokenizer.close()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._ask(self._slots.shutdown)
@@ -139,6 +143,11 @@ class LlamaCppBackend:
             return None
         return len(ids)
 
+    @property
+    def tokenizer(self) -> LlamaCppTokenizer | None:
+        """The model's own."""
+        return self._tokenizer
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
         """Run one generation (see `Backend.generate`).
 
@@ -167,7 +176,7 @@ class LlamaCppBackend:
     async def _ask(self, question: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._control, question)
 
-    def _load(self) -> tuple[Engine, ConstraintGuard, BackendInfo]:
+    def _load(self) -> tuple[Engine, ConstraintGuard, BackendInfo, LlamaCppTokenizer]:
         path = self.options.model_path or ensure_sample_model()
         try:
             head = read_gguf_head(path)
@@ -186,7 +195,8 @@ class LlamaCppBackend:
             time.monotonic() - started_s,
             extra={"slots": self.options.slots, "context_tokens": facts.context_tokens},
         )
-        return engine, guard, _info(self.options, path, head, facts)
+        tokenizer = LlamaCppTokenizer(engine, vocab_size=facts.vocab_size, special_ids=head.control_ids)
+        return engine, guard, _info(self.options, path, head, facts), tokenizer
 
     def _unload(self) -> None:
         engine, self._engine, self._guard = self._engine, None, None

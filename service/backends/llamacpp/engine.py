@@ -91,6 +91,21 @@ class Engine:
         ids: list[int] = self._ask("POST", "/tokenize", body, timeout_s=timeout_s)["tokens"]
         return ids
 
+    def tokenize_with_pieces(self, text: str, *, add_special_tokens: bool, timeout_s: float) -> list[tuple[int, bytes]]:
+        """Return what `tokenize` does, with the exact bytes of each token; a special token's are its text."""
+        body = {"content": text, "add_special": add_special_tokens, "parse_special": True, "with_pieces": True}
+        tokens = self._ask("POST", "/tokenize", body, timeout_s=timeout_s)["tokens"]
+        # A piece that is no UTF-8 by itself comes as a list of bytes.
+        return [
+            (token["id"], piece.encode() if isinstance(piece := token["piece"], str) else bytes(piece))
+            for token in tokens
+        ]
+
+    def detokenize(self, token_ids: list[int], *, timeout_s: float) -> str:
+        """Return the text of ids within the vocabulary, special tokens as their texts. Raises OSError or ValueError."""
+        text: str = self._ask("POST", "/detokenize", {"tokens": token_ids}, timeout_s=timeout_s)["content"]
+        return text
+
     def is_answering(self, timeout_s: float) -> bool:
         """Return whether the engine's loop, between two steps, answers in time."""
         try:
@@ -178,8 +193,8 @@ def _params(library: Any, options: LlamaCppOptions, model_path: Path, key: str) 
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.api_keys = [key]
-    # One for each slot that may be tokenizing its prompt, the rest for short questions.
-    params.n_threads_http = options.slots + 4
+    # One for each slot that may be tokenizing its prompt, the rest for the backend's other threads.
+    params.n_threads_http = options.slots + 6
     params.ui = False
     params.endpoint_slots = True
     return params

@@ -38,6 +38,7 @@ class GgufHead:
 
     chat_template: str | None
     control_texts: tuple[str, ...]
+    control_ids: frozenset[int] = frozenset()
 
 
 def read_gguf_head(path: Path) -> GgufHead:
@@ -86,6 +87,7 @@ class _Reader:
                 for token, kind in zip(tokens, types, strict=False)
                 if kind == _CONTROL and token
             ),
+            control_ids=frozenset(number for number, kind in enumerate(types) if kind == _CONTROL),
         )
 
     def _value(self, kind: int, *, keep: bool) -> Any:

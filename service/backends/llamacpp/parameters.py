@@ -59,6 +59,8 @@ def completion_body(request: EngineRequest) -> dict[str, Any]:
     # of `n_probs: 1` is dropped again in `chunks`. Ids come with it and only so.
     if request.logprobs is not None or request.token_ids:
         body["n_probs"] = max(1, request.logprobs or 0)
+    if request.marks:
+        body["preserved_tokens"] = list(request.marks)
     # Stop strings are not sent: the service matches them for every engine alike,
     # and llama.cpp would hold text back for them a second time.
     return body

@@ -175,6 +175,11 @@ class TritonBackend:
             _log.debug("a prompt's tokens could not be counted: %s", error)
             return None
 
+    @property
+    def tokenizer(self) -> None:
+        """None: what a caller may look at is the declared tokenizer.json, which the model has."""
+        return None
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
         """Run one generation; see `Backend.generate`.
 

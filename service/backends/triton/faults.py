@@ -81,7 +81,7 @@ _CONFIGURATION: Final = _failed(_CONFIGURATION_MESSAGE)
 _TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), build)
     for pattern, build in (
-        (r"prompt length \((?P<prompt>\d+)\) exceeds maximum input length \((?P<context>\d+)\)", _too_long),
+        (r"prompt length:? \(?(?P<prompt>\d+)\)? exceeds [a-z ]*\(?(?P<context>\d+)", _too_long),
         (r"request \((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<context>\d+)", _too_long),
         (r"exceeds the (?:maximum|model'?s?)[^.]*(?:sequence|context|input) length", _too_long),
         (r"maximum context length is (?P<context>\d+)", _too_long),
@@ -96,6 +96,11 @@ _TEXTS: Final[tuple[tuple[re.Pattern[str], _Build], ...]] = tuple(
             _unavailable("The inference server gave the request up."),
         ),
         (r"exceeds maximum queue size", _unavailable("The inference server's queue is full; try again shortly.")),
+        (
+            # An id of ours is never used twice: whoever has it now came from elsewhere, or was not yet forgotten.
+            r"is already in progress",
+            _unavailable("The inference server did not take the request; try again."),
+        ),
         (
             r"request timeout expired",
             _unavailable("The inference server did not get to the request in time; try again."),

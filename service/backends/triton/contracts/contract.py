@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -41,6 +42,13 @@ class Tokenizer(Protocol):
 
     def piece(self, token_id: int) -> bytes:
         """Return the exact bytes of a token; empty for a control token and outside the vocabulary."""
+        ...
+
+    def piece_with(self, marks: Sequence[str]) -> Callable[[int], bytes]:
+        """Return what gives the exact bytes of a token: none outside the vocabulary and for control tokens.
+
+        The control tokens among `marks` have their text as bytes.
+        """
         ...
 
 

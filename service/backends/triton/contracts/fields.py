@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from service.backends.base import Feature
 from service.backends.triton.facts import ModelFacts
@@ -28,6 +28,9 @@ __all__ = [
     "unsupported",
 ]
 
+# Below it the likeliest token is all but certain, and an engine that divides by it may overflow.
+_GREEDY_BELOW: Final = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -43,7 +46,7 @@ class Field:
 
 def is_greedy(sampling: Sampling) -> bool:
     """Return whether the likeliest token is always taken."""
-    return sampling.temperature == 0
+    return sampling.temperature is not None and sampling.temperature < _GREEDY_BELOW
 
 
 def seed_value(sampling: Sampling) -> int | None:

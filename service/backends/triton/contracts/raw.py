@@ -105,7 +105,7 @@ class RawContract:
     def reader(self, request: EngineRequest, facts: ModelFacts) -> RawReader:  # noqa: ARG002 - part of the seam
         """Return the reader of one generation."""
         return RawReader(
-            self._tokenizer,
+            self._tokenizer.piece_with(request.marks),
             prompt_tokens=len(self._ids(request)),
             max_output_tokens=request.sampling.max_output_tokens or 0,
             max_context_tokens=self._settings.max_context_tokens,

