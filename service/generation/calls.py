@@ -70,7 +70,7 @@ def constraint_of(request: GenerationRequest) -> Constraint | None:
 def parser_of(request: GenerationRequest, model: Model, prompt: str | tuple[int, ...]) -> OutputParser | None:
     """Return the reader of one choice's text; None if it is sent as it is."""
     chat = request.input
-    if not isinstance(chat, Chat) or request.constraint is not None:
+    if not isinstance(chat, Chat) or _is_no_json(request.constraint):
         return None
     chat = shown_to_template(chat)
     reasoning = model.reasoning_format
@@ -81,13 +81,14 @@ def parser_of(request: GenerationRequest, model: Model, prompt: str | tuple[int,
         starts_in_reasoning=reasoning is not None and isinstance(prompt, str) and opens_reasoning(reasoning, prompt),
         parallel=chat.parallel_tool_calls,
         tool_names=frozenset(tool.name for tool in chat.tools),
+        is_json=request.constraint is not None,
     )
 
 
 def marks_in_output(request: GenerationRequest, model: Model) -> tuple[str, ...]:
     """Return the texts that `parser_of` looks for, and which the engine must not leave out."""
     chat = request.input
-    if not isinstance(chat, Chat) or request.constraint is not None:
+    if not isinstance(chat, Chat) or _is_no_json(request.constraint):
         return ()
     return marks_of(model.tool_format if shown_to_template(chat).tools else None, model.reasoning_format)
 
@@ -106,3 +107,8 @@ def _guided(chat: Chat) -> GuidedCalls | None:
 
 def _is_none(choice: ToolChoice) -> bool:
     return choice.function is None and choice.mode is ToolChoiceMode.NONE
+
+
+def _is_no_json(constraint: Constraint | None) -> bool:
+    # Reasoning before such an answer cannot be told from it.
+    return constraint is not None and constraint.kind not in {ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA}

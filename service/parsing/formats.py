@@ -111,10 +111,11 @@ def open_parser(
     starts_in_reasoning: bool,
     parallel: bool,
     tool_names: frozenset[str],
+    is_json: bool = False,
 ) -> OutputParser | None:
     """Return a parser for one choice; None if there is nothing to parse.
 
-    `guided` wins over `tools`. Forced output is JSON from its first character for
+    `guided` wins over `tools`. `is_json`: a constraint makes the answer JSON. Forced output is JSON from its first character for
     engines that allow nothing else, and behind the reasoning for those that wait
     with it: both are understood, whatever `starts_in_reasoning` says.
     """
@@ -131,4 +132,4 @@ def open_parser(
             pass
     if reasoning is None:
         return inner
-    return ThinkParser(inner, starts_inside=starts_in_reasoning, may_be_json=guided is not None)
+    return ThinkParser(inner, starts_inside=starts_in_reasoning, may_be_json=is_json or guided is not None)

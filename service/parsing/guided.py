@@ -15,6 +15,8 @@ from service.parsing.writer import PieceWriter
 __all__ = ["AnyCalls", "GuidedCalls", "NamedCall", "NamedCallParser", "guided_schema"]
 
 _ANY_OBJECT: Final = {"type": "object"}
+# OpenAI: a function without a schema has an empty parameter list.
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 # With one of these a schema says by itself what it takes.
 _TYPED_BY: Final = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"})
 # Keywords whose value maps names to schemas, and those whose value is data and no schema.
@@ -49,11 +51,12 @@ def guided_schema(tools: Iterable[Tool], choice: ToolChoice, *, parallel: bool) 
     The parameters of the named function as they are, or calls of any of `tools`:
     a list of at least one with `parallel`, else one. A function's schema that refers
     to parts of itself goes as a whole to `$defs` of the new root under its name, and
-    its references get the longer path; others stand where they are needed.
+    its references get the longer path; others stand where they are needed. A
+    function without parameters takes an empty object.
 
     The parameters have been checked to be JSON objects; the named tool is among `tools`.
     """
-    parameters = {tool.name: json.loads(tool.parameters) if tool.parameters else {} for tool in tools}
+    parameters = {tool.name: json.loads(tool.parameters) if tool.parameters else _NO_PARAMETERS for tool in tools}
     if choice.function is not None:
         return json.dumps(_as_object(parameters[choice.function]), ensure_ascii=False)
     hoisted: dict[str, Any] = {}

@@ -260,3 +260,12 @@ async def test_a_model_says_that_it_can_call_tools_and_reason(tools: RunningServ
     assert both <= capabilities["sim"]
     assert not both & capabilities["plain"]
     assert both & capabilities["qa"] == {model_pb2.MODEL_CAPABILITY_TOOLS}
+
+
+@pytest.mark.parametrize("text", ['<think>hm</think>\n{"a": 1}', '{"a": 1}'])
+async def test_reasoning_before_constrained_json_is_told_apart_too(text: str) -> None:
+    thinking = simulated_model(backend=_ConstrainingSimulator(), reasoning_format=ReasoningFormat.THINK)
+    constraint = sampling_pb2.OutputConstraint(json_object=sampling_pb2.JsonObjectConstraint())
+    async with running_service(thinking) as service:
+        got = await read(service, ask(text, size=1, constraint=constraint))
+        assert (got.text, got.reasoning) == ('{"a": 1}', "hm" if "hm" in text else "")

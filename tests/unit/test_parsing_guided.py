@@ -13,6 +13,7 @@ from tests.support.parsed_output import parse
 
 REQUIRED = ToolChoice(mode=ToolChoiceMode.REQUIRED)
 ADD = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 TREE = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "$id": "https://example.org/tree",
@@ -68,13 +69,13 @@ def test_a_named_function_forces_its_own_parameters() -> None:
 @pytest.mark.parametrize(
     ("parameters", "forced"),
     [
-        (None, {"type": "object"}),
+        (None, NOTHING),
         ({}, {"type": "object"}),
         ({"properties": {"a": {}}}, {"type": "object", "properties": {"a": {}}}),
         ({"anyOf": [ADD]}, {"anyOf": [ADD]}),
     ],
 )
-def test_arguments_are_an_object_also_where_the_schema_does_not_say_so(parameters: Any, forced: Any) -> None:
+def test_arguments_are_an_object_and_empty_without_parameters(parameters: Any, forced: Any) -> None:
     assert schema_of(tool("f", parameters), choice=ToolChoice(function="f")) == forced
     assert schema_of(tool("f", parameters))["properties"]["arguments"] == forced
 
@@ -90,7 +91,7 @@ def test_a_required_call_is_one_of_all_functions_with_the_name_first() -> None:
         "additionalProperties": False,
     }
     assert list(add["properties"]) == ["name", "arguments"]
-    assert now["properties"] == {"name": {"const": "now"}, "arguments": {"type": "object"}}
+    assert now["properties"] == {"name": {"const": "now"}, "arguments": NOTHING}
 
 
 def test_parallel_calls_are_a_list_of_at_least_one() -> None:
