@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from opentelemetry import metrics, trace
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from gateway import tokens
 from gateway.body import read_json_body
 from gateway.config import GatewaySettings
+from gateway.cors import with_cors
 from gateway.event_stream import StreamTimes
-from gateway.exchange import exchange_of
-from gateway.generation import GenerationResponse, Generations, draining, error_response
+from gateway.generation import GenerationResponse, Generations, draining
 from gateway.openai import documents
 from gateway.openai.chat import ChatRequest
 from gateway.openai.completions import CompletionRequest
-from gateway.openai.errors import ApiError, internal, invalid_request
+from gateway.openai.errors import ApiError
 from gateway.openai.models import model_document, model_list_document
-from gateway.openai.requests import Endpoint, parse
-from gateway.openapi import error_responses, generation_operation, install_openapi
+from gateway.openai.requests import Endpoint, GenerationCall, parse
+from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from gateway.openapi import error_responses, generation_operation, install_openapi, json_operation
 from gateway.outermost import OutermostLayer
+from gateway.refusals import on_api_error, on_bug, on_http_exception, unknown_url
+from gateway.responses import add_responses
 from gateway.telemetry import GatewayTelemetry
 from gateway.timeouts import timeout_s
 from gateway.upstream import Upstream
 
 __all__ = ["Gateway"]
 
-_EXPOSED_HEADERS: Final = ("x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms")
-# Browsers keep a preflight's answer at most this long.
-_PREFLIGHT_AGE_S: Final = 7200
 _NO_TELEMETRY_OF_ITS_OWN: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 
 
@@ -54,18 +55,7 @@ class Gateway:
         self.is_leaving = False  # /readyz says no
         self.is_refusing = False  # new generations are refused
         self._generations: Generations | None = None
-        api = _api(self, version)
-        app: ASGIApp = api
-        if settings.cors_origins:
-            app = CORSMiddleware(
-                api,
-                allow_origins=settings.cors_origins,
-                allow_methods=("GET", "HEAD", "POST", "OPTIONS"),
-                # Mirrors what is asked for: the SDKs add headers with every release.
-                allow_headers=("*",),
-                expose_headers=_EXPOSED_HEADERS,
-                max_age=_PREFLIGHT_AGE_S,
-            )
+        app = with_cors(_api(self, version), settings.cors_origins)
         telemetry = GatewayTelemetry(settings.trust_inbound_trace, tracers=tracers, meters=meters)
         self._app = OutermostLayer(app, telemetry, lambda: self.is_leaving)
 
@@ -99,7 +89,7 @@ class Gateway:
         finally:
             await upstream.close()
 
-    async def accept(self, endpoint: Endpoint, request: Request) -> Response:
+    async def accept(self, parse_body: Callable[[bytes], GenerationCall], request: Request) -> Response:
         """Return the response to a generation request. ApiError if it is refused here."""
         if self.is_refusing:
             raise draining()
@@ -112,7 +102,7 @@ class Gateway:
             limit_bytes=self.settings.body_limit_bytes,
             timeout_s=self.settings.body_timeout_s,
         )
-        return GenerationResponse(self.generations, parse(endpoint, body), limit_s)
+        return GenerationResponse(self.generations, parse_body(body), limit_s)
 
     async def not_ready_because(self) -> str | None:
         """Return why no requests should come here; None if they may."""
@@ -138,9 +128,9 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         api = FastAPIOffline(docs_url="/docs", redoc_url=None, **common)
     else:
         api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, **common)
-    api.add_exception_handler(ApiError, _on_api_error)
-    api.add_exception_handler(HTTPException, _on_http_exception)
-    api.add_exception_handler(Exception, _on_bug)
+    api.add_exception_handler(ApiError, on_api_error)
+    api.add_exception_handler(HTTPException, on_http_exception)
+    api.add_exception_handler(Exception, on_bug)
     install_openapi(api)
 
     @api.post(
@@ -150,7 +140,7 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
     )
     async def create_chat_completion(request: Request) -> Response:
         """Continue a conversation."""
-        return await gateway.accept(Endpoint.CHAT, request)
+        return await gateway.accept(partial(parse, Endpoint.CHAT), request)
 
     @api.post(
         "/v1/completions",
@@ -159,7 +149,19 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
     )
     async def create_completion(request: Request) -> Response:
         """Continue a text."""
-        return await gateway.accept(Endpoint.COMPLETION, request)
+        return await gateway.accept(partial(parse, Endpoint.COMPLETION), request)
+
+    add_responses(api, gateway.accept)
+
+    @api.post("/v1/tokenize", tags=["tokens"], **json_operation(TokenizeRequest, TokenizeAnswer))
+    async def tokenize(request: Request) -> Response:
+        """Return the token ids of a text or a conversation."""
+        return await tokens.tokenize(request, gateway.settings, gateway.generations.upstream)
+
+    @api.post("/v1/detokenize", tags=["tokens"], **json_operation(DetokenizeRequest, DetokenizeAnswer))
+    async def detokenize(request: Request) -> Response:
+        """Return the text of token ids."""
+        return await tokens.detokenize(request, gateway.settings, gateway.generations.upstream)
 
     @api.get("/v1/models", tags=["models"], response_model=documents.ModelList, responses=error_responses(503, 504))
     async def list_models() -> Response:
@@ -175,7 +177,7 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
     async def get_model(model: str, request: Request) -> Response:
         """Get one model by id or alias; ids may contain slashes."""
         if not model:
-            raise _unknown_url(request)
+            raise unknown_url(request)
         return JSONResponse(model_document(await gateway.generations.upstream.get_model(model)))
 
     @api.get("/", include_in_schema=False)
@@ -198,37 +200,3 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         return JSONResponse({"status": "not ready", "reason": reason}, 503)
 
     return api
-
-
-def _on_api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    exchange_of(request.scope).fail(error)
-    return error_response(error)
-
-
-def _on_http_exception(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, HTTPException)
-    if problem.status_code == 405:
-        allowed = sorted({*_methods(problem)} | ({"HEAD"} if "GET" in _methods(problem) else set()))
-        error = invalid_request(
-            f"Only {' and '.join(allowed)} requests are accepted.", code="method_not_supported", http_status=405
-        )
-        response = _on_api_error(request, error)
-        response.headers["allow"] = ", ".join(allowed)
-        return response
-    if problem.status_code == 404:
-        return _on_api_error(request, _unknown_url(request))
-    return _on_api_error(request, invalid_request(str(problem.detail), http_status=problem.status_code))
-
-
-def _on_bug(request: Request, _problem: Exception) -> Response:
-    # The framework raises it again behind this answer, and the outermost layer logs it.
-    return _on_api_error(request, internal())
-
-
-def _methods(problem: HTTPException) -> list[str]:
-    return [method.strip() for method in (problem.headers or {}).get("Allow", "").split(",") if method.strip()]
-
-
-def _unknown_url(request: Request) -> ApiError:
-    return invalid_request(f"Invalid URL ({request.method} {request.url.path[:256]})", http_status=404)

@@ -95,12 +95,12 @@ class EventStream:
         await self.open()
         await self._end(frame)
 
-    async def fail(self, error: ApiError) -> None:
-        """End with `error`: as a response of its own if none has begun, else as the last event."""
+    async def fail(self, error: ApiError, frame: bytes) -> None:
+        """End with `error`: as a response of its own if none has begun, else with `frame`, the last event."""
         document = error.document()
         if self.is_open:
             # No [DONE] behind it: a failure must not look like an end.
-            await self.close(sse.event(document))
+            await self.close(frame)
             return
         self.is_open = self._is_ending = True
         body = document.encode("ascii")

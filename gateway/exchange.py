@@ -17,9 +17,9 @@ from typing import Final
 from opentelemetry.context import Context
 from starlette.types import Scope, Send
 
+from gateway.openai.answers import GenerationReader
 from gateway.openai.errors import ApiError
 from gateway.openai.requests import GenerationCall
-from gateway.openai.responses import GenerationReader
 
 __all__ = ["CLIENT_LEFT", "Exchange", "exchange_of", "request_id_from"]
 

@@ -17,15 +17,17 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway import sse
 from gateway.event_stream import EventStream, StreamTimes
 from gateway.exchange import Exchange, exchange_of
 from gateway.lifetime import EndCause, Lifetime
-from gateway.openai.chunks import ChunkStream
+from gateway.openai.answers import ContractError
 from gateway.openai.errors import ApiError, by_reason, internal
+from gateway.openai.readers import reader_of
 from gateway.openai.requests import GenerationCall
-from gateway.openai.responses import ContractError, WholeAnswer
-from gateway.upstream import Upstream, metadata_from
-from headrace import GenerationStream
+from gateway.openai.usage import server_timing
+from gateway.prompts import Events, open_events
+from gateway.upstream import CallOptions, Upstream, metadata_from
 
 __all__ = ["GenerationResponse", "Generations", "draining", "error_response"]
 
@@ -83,13 +85,12 @@ class GenerationResponse(Response):
         exchange = exchange_of(scope)
         exchange.call = self._call
         lifetime = Lifetime(receive, self._generations.running)
-        events = self._generations.upstream.generate(
-            self._call.request,
+        options = CallOptions(
             timeout_s=self._timeout_s,
             metadata=metadata_from(Headers(scope=scope), exchange.request_id),
             context=exchange.context,
-            naming=self._call.naming,
         )
+        events = open_events(self._generations.upstream, self._call, options)
         if self._call.stream:
             await self._stream(exchange, lifetime, events, send)
         else:
@@ -101,7 +102,7 @@ class GenerationResponse(Response):
         self,
         exchange: Exchange,
         lifetime: Lifetime,
-        generation: AbstractAsyncContextManager[GenerationStream],
+        generation: AbstractAsyncContextManager[Events],
         send: Send,
     ) -> None:
         def stall() -> None:
@@ -113,7 +114,8 @@ class GenerationResponse(Response):
                 last = await self._pump(exchange, generation, out)
             except Exception as problem:  # the client gets one end, whatever it was
                 lifetime.finish()
-                await out.fail(_told(exchange, problem))
+                error = _told(exchange, problem)
+                await out.fail(error, _last_event(exchange, error))
             else:
                 lifetime.finish()
                 await out.close(last)
@@ -124,17 +126,17 @@ class GenerationResponse(Response):
             exchange.error = draining()
             try:
                 async with asyncio.timeout(_LAST_WORD_S):
-                    await out.fail(exchange.error)
+                    await out.fail(exchange.error, _last_event(exchange, exchange.error))
             except TimeoutError:
                 pass
         if lifetime.cause is not EndCause.DISCONNECTED and not out.has_ended:
             await exchange.cut()
 
     async def _pump(
-        self, exchange: Exchange, generation: AbstractAsyncContextManager[GenerationStream], out: EventStream
+        self, exchange: Exchange, generation: AbstractAsyncContextManager[Events], out: EventStream
     ) -> bytes:
         """Send everything but the last events, which wait for the call's status, and return those."""
-        reader = exchange.reader = ChunkStream(self._call, int(time.time()))
+        reader = exchange.reader = reader_of(self._call, int(time.time()))
         last = b""
         async with generation as events:
             async for event in events:
@@ -151,10 +153,10 @@ class GenerationResponse(Response):
         return last
 
     async def _answer(
-        self, exchange: Exchange, lifetime: Lifetime, generation: AbstractAsyncContextManager[GenerationStream]
+        self, exchange: Exchange, lifetime: Lifetime, generation: AbstractAsyncContextManager[Events]
     ) -> Response | None:
         """Return the whole answer, or what went wrong; None if nobody is there to be told."""
-        reader = exchange.reader = WholeAnswer(self._call, int(time.time()))
+        reader = exchange.reader = reader_of(self._call, int(time.time()))
         body = b""
         async with lifetime:
             try:
@@ -175,7 +177,13 @@ class GenerationResponse(Response):
             exchange.error = draining()
             return error_response(exchange.error)
         headers = {"openai-processing-ms": str(round(exchange.elapsed_s() * 1000))}
+        if reader.timing is not None:
+            headers["server-timing"] = server_timing(reader.timing)
         return Response(body, media_type="application/json", headers=headers)
+
+
+def _last_event(exchange: Exchange, error: ApiError) -> bytes:
+    return exchange.reader.failure(error) if exchange.reader is not None else sse.event(error.document())
 
 
 def _told(exchange: Exchange, problem: Exception) -> ApiError:

@@ -12,6 +12,7 @@ disturb the response, and reading goes on, so that a client's leaving is seen.
 from __future__ import annotations
 
 import asyncio
+import socket
 import urllib.parse
 from typing import Any, Final
 
@@ -58,6 +59,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection; it is closed if no request begins within the keep-alive time."""
         super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family != socket.AF_UNIX:
+            # Else an event waits 40 ms for the acknowledgement of the one before. asyncio does it for own listeners.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.flow = Flow(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 

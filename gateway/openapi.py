@@ -16,9 +16,12 @@ from pydantic.json_schema import models_json_schema
 from gateway.openai import documents
 from gateway.openai.chat import ChatRequest
 from gateway.openai.completions import CompletionRequest
+from gateway.openai.responses.documents import ResponseObject, ResponseStreamEvent
+from gateway.openai.responses.request import ResponseRequest
+from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.timeouts import REQUEST_TIMEOUT
 
-__all__ = ["error_responses", "generation_operation", "install_openapi"]
+__all__ = ["error_responses", "generation_operation", "install_openapi", "json_operation"]
 
 _REF: Final = "#/components/schemas/"
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
@@ -31,6 +34,13 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     documents.ErrorDocument,
     documents.Model,
     documents.ModelList,
+    ResponseRequest,
+    ResponseObject,
+    ResponseStreamEvent,
+    TokenizeRequest,
+    TokenizeAnswer,
+    DetokenizeRequest,
+    DetokenizeAnswer,
 )
 _ERRORS: Final = {
     400: "The request is wrong; the message names every problem.",
@@ -46,6 +56,9 @@ _ERRORS: Final = {
 _EXAMPLES: Final[dict[type[BaseModel], dict[str, object]]] = {
     ChatRequest: {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 32},
     CompletionRequest: {"prompt": "The capital of France is", "max_tokens": 8},
+    ResponseRequest: {"input": "What is the capital of France?", "max_output_tokens": 32},
+    TokenizeRequest: {"prompt": "The capital of France is", "return_token_strs": True},
+    DetokenizeRequest: {"tokens": [1, 2, 3]},
 }
 
 Json = dict[str, Any]
@@ -56,11 +69,13 @@ def error_responses(*statuses: int) -> dict[int | str, Json]:
     return {status: {"description": _ERRORS[status], "content": _json("ErrorDocument")} for status in statuses}
 
 
-def generation_operation(request: type[BaseModel], answer: type[BaseModel], chunk: type[BaseModel]) -> Json:
+def generation_operation(
+    request: type[BaseModel], answer: type[BaseModel], chunk: type[BaseModel], last: str = "[DONE]"
+) -> Json:
     """Return what the framework cannot know of a generation endpoint: keywords for its route."""
     stream = {
-        "description": f"Server-sent events; each data line is one {chunk.__name__}, the last is [DONE]. "
-        "A failure on the way is an ErrorDocument as the last event. Comment lines keep the connection alive.",
+        "description": f"Server-sent events; each data line is one {chunk.__name__}, the last is {last}. "
+        "A failure on the way is told by the last event. Comment lines keep the connection alive.",
         "schema": {"type": "string"},
         "itemSchema": {"$ref": _REF + chunk.__name__},
     }
@@ -68,6 +83,15 @@ def generation_operation(request: type[BaseModel], answer: type[BaseModel], chun
         "description": "The whole answer, or a stream of events.",
         "content": {**_json(answer.__name__), "text/event-stream": stream},
     }
+    return _posted(request, success)
+
+
+def json_operation(request: type[BaseModel], answer: type[BaseModel]) -> Json:
+    """Return the same for an endpoint whose answer is one document."""
+    return _posted(request, {"description": "The answer.", "content": _json(answer.__name__)})
+
+
+def _posted(request: type[BaseModel], success: Json) -> Json:
     timeout = {
         "name": "Request-Timeout-Ms",
         "in": "header",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.context import Context
@@ -17,11 +18,12 @@ from starlette.datastructures import Headers
 
 from gateway.config import GatewaySettings
 from gateway.openai.errors import ApiError, Naming, from_upstream
+from gateway.openai.tokenize import TokenizeCall, no_tokenizer
 from headrace import AsyncClient, GenerationStream, HeadraceError, TlsConfig
 from headrace.v1 import generation_pb2 as gen
-from headrace.v1 import model_pb2
+from headrace.v1 import model_pb2, tokenize_pb2
 
-__all__ = ["Upstream"]
+__all__ = ["CallOptions", "Upstream", "metadata_from"]
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -30,6 +32,20 @@ Metadata = Sequence[tuple[str, str]]
 # The service allows a ping every 10 s; one that vanished is noticed within 40 s.
 _KEEPALIVE: Final = {"grpc.keepalive_time_ms": 30_000, "grpc.keepalive_timeout_ms": 10_000}
 _REPRESENTABLE: Final = re.compile(r"[\x20-\x7e]{1,4096}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """What goes with a call besides its request: its deadline, what is handed on, and the span that it belongs to."""
+
+    timeout_s: float
+    metadata: Metadata
+    context: Context
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the caller sent credentials that can be handed on."""
+        return any(name == "authorization" for name, _ in self.metadata)
 
 
 class Upstream:
@@ -48,16 +64,54 @@ class Upstream:
 
     @asynccontextmanager
     async def generate(
-        self, request: gen.GenerateRequest, *, timeout_s: float, metadata: Metadata, context: Context, naming: Naming
+        self, request: gen.GenerateRequest, options: CallOptions, naming: Naming
     ) -> AsyncIterator[GenerationStream]:
         """Run one generation; leaving the block cancels it. ApiError for every failure of the call."""
         try:
             async with self._client.generate(
-                request, timeout_s=timeout_s, metadata=metadata, context=context
+                request, timeout_s=options.timeout_s, metadata=options.metadata, context=options.context
             ) as events:
                 yield events
         except HeadraceError as error:
-            raise _api_error(error, naming) from error
+            raise _api_error(error, naming, has_key=options.has_key) from error
+
+    async def tokenize(self, call: TokenizeCall, options: CallOptions) -> tokenize_pb2.TokenizeResponse:
+        """Return the token ids of a text or a conversation. ApiError for every failure of the call."""
+        try:
+            return await self._client.tokenize(
+                call.model,
+                call.text,
+                chat=call.chat,
+                skip_special_tokens=call.skip_special_tokens,
+                include_pieces=call.include_pieces,
+                timeout_s=options.timeout_s,
+                metadata=options.metadata,
+                context=options.context,
+            )
+        except HeadraceError as error:
+            raise _token_error(error, call.naming, options) from error
+
+    async def detokenize(
+        self,
+        model: str,
+        token_ids: Sequence[int],
+        options: CallOptions,
+        naming: Naming,
+        *,
+        skip_special_tokens: bool = False,
+    ) -> str:
+        """Return the text of token ids. ApiError for every failure of the call."""
+        try:
+            return await self._client.detokenize(
+                model,
+                token_ids,
+                skip_special_tokens=skip_special_tokens,
+                timeout_s=options.timeout_s,
+                metadata=options.metadata,
+                context=options.context,
+            )
+        except HeadraceError as error:
+            raise _token_error(error, naming, options) from error
 
     async def list_models(self) -> list[model_pb2.Model]:
         """Return every model. ApiError if the service does not answer."""
@@ -86,15 +140,23 @@ def metadata_from(headers: Headers, request_id: str) -> Metadata:
     return [*credentials, ("x-request-id", request_id)]
 
 
-def _api_error(error: HeadraceError, naming: Naming | None = None) -> ApiError:
+def _api_error(error: HeadraceError, naming: Naming | None = None, *, has_key: bool = True) -> ApiError:
     return from_upstream(
         error.status.name,
         error.reason,
         error.message,
         naming=naming,
         violations=[(violation.field, violation.description) for violation in error.violations],
+        metadata=error.metadata,
         retry_after_s=error.retry_after_s,
+        has_key=has_key,
     )
+
+
+def _token_error(error: HeadraceError, naming: Naming, options: CallOptions) -> ApiError:
+    if error.reason == "CAPABILITY_UNSUPPORTED" and error.metadata.get("capability") == "tokenize":
+        return no_tokenizer(naming.model or "")
+    return _api_error(error, naming, has_key=options.has_key)
 
 
 def _tls(settings: GatewaySettings) -> TlsConfig | None:

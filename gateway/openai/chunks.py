@@ -2,27 +2,35 @@
 
 The hot path of the gateway. What surrounds the text is the same for every
 delta of a choice and is written once; per token only the text is encoded.
+
+The id of a server-sent event is the `sequence` of the event it was made from.
+Where one makes several, the last has that id and those before it
+`<sequence>.<part>`, so that an id says what was seen completely.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 from gateway import sse
+from gateway.openai.answers import GenerationReader
+from gateway.openai.content import check_first_piece
 from gateway.openai.requests import GenerationCall
-from gateway.openai.responses import GenerationReader, timing_document, usage_document
+from gateway.openai.usage import timing_document, usage_document
+from headrace.v1 import chat_pb2
 from headrace.v1 import generation_pb2 as gen
 
 __all__ = ["ChunkStream"]
 
 # Common clients give up on lines above 64 KiB. An escaped character takes at
-# most 12 bytes, so text and log-probs of one chunk stay below 30 KB each.
+# most 12 bytes, so the text of one chunk stays below 30 KB.
 MAX_TEXT_CHARS: Final = 2500
-MAX_LOGPROBS_BYTES: Final = 30_000
+# Of log-probs, until the next chunk is begun: a token adds a few KB at most.
+MAX_LOGPROBS_CHARS: Final = 16_000
 
 
 class ChunkStream(GenerationReader):
@@ -33,8 +41,11 @@ class ChunkStream(GenerationReader):
         self._include_usage = call.include_usage
         self._usage_null = ',"usage":null' if call.include_usage else ""
         self._top = ""  # a chunk up to its choices
-        self._heads: dict[int, str] = {}  # of open choices: a chunk up to its text
+        # Of open choices: a chunk up to its text, and up to the text of its reasoning.
+        self._heads: dict[int, str] = {}
+        self._reasoning_heads: dict[int, str] = {}
         self._tail = ""  # a chunk from its text on, without log-probs
+        self._calls: set[tuple[int, int]] = set()  # choice and index of tool calls that have begun
         self._offsets: dict[int, int] = {}  # characters told in log-probs so far
 
     def _start(self, started: gen.GenerationStarted) -> bytes:
@@ -47,40 +58,68 @@ class ChunkStream(GenerationReader):
         }
         if self.fingerprint:
             top["system_fingerprint"] = self.fingerprint
+        if self._service_tier is not None:
+            top["service_tier"] = self._service_tier
         self._top = sse.EVENT_START + json.dumps(top, separators=(",", ":"))[:-1] + ',"choices":['
         self._tail = self._after_text("null")
         return b""
 
     def _on_delta(self, delta: gen.ChoiceDelta) -> bytes:
         text = delta.text
-        head = self._heads.get(delta.index)
-        if head is None or self._wants_logprobs or len(text) > MAX_TEXT_CHARS or not text:
+        heads = self._heads
+        if not text:
+            text = delta.reasoning_text
+            heads = self._reasoning_heads
+        head = heads.get(delta.index)
+        if head is None or self._wants_logprobs or not text or len(text) > MAX_TEXT_CHARS:
             return self._slow_delta(delta)
-        return (head + encode_basestring_ascii(text) + self._tail).encode("ascii")
+        return f"id: {self.sequence}\n{head}{encode_basestring_ascii(text)}{self._tail}".encode("ascii")
 
     def _slow_delta(self, delta: gen.ChoiceDelta) -> bytes:
-        logprobs = list(delta.logprobs) if self._wants_logprobs else []
         index = delta.index
         if index not in self._heads:
             self._check_open(index)
-        if not delta.text and not logprobs:
+        logprobs = delta.logprobs if self._wants_logprobs else ()
+        is_call = delta.WhichOneof("content") == "tool_call"
+        text = delta.text or delta.reasoning_text
+        if not is_call and not text and not logprobs:
             return b""
-        opening = self._open(index)
+        frames = self._open(index, by_call=is_call)
         self.has_output = True
-        pieces = [delta.text[at : at + MAX_TEXT_CHARS] for at in range(0, len(delta.text), MAX_TEXT_CHARS)]
-        groups = self._logprob_groups(index, logprobs)
-        head = self._heads[index]
-        frames = (
-            head + encode_basestring_ascii(text) + self._after_text(group)
-            for text, group in zip_longest(pieces, groups, fillvalue=None)
-            for text, group in [(text or "", group or "null")]
-        )
-        return (opening + "".join(frames)).encode("ascii")
+        groups = self._logprob_groups(index, logprobs) if logprobs else iter(())
+        if is_call:
+            pieces, begin = self._call_pieces(index, delta.tool_call)
+        else:
+            head = self._heads[index] if delta.text or not text else self._reasoning_heads[index]
+            pieces = _pieces(text)
+
+            def begin(piece: str) -> str:
+                return f"{head}{encode_basestring_ascii(piece)}{self.shape.after_text}"
+
+        for piece, group in zip_longest(pieces, groups):
+            frames.append(begin(piece or "") + self._behind(group or "null"))
+        return self._numbered(frames)
+
+    def _call_pieces(self, index: int, piece: chat_pb2.ToolCallDelta) -> tuple[list[str], Callable[[str], str]]:
+        """Return the parts of the arguments, and what writes a chunk with one of them up to its log-probs."""
+        key = (index, piece.index)
+        pieces = _pieces(piece.arguments_fragment)
+        if key not in self._calls:
+            check_first_piece(piece)
+            pieces = pieces or [""]
+
+        def begin(arguments: str) -> str:
+            is_first = key not in self._calls
+            self._calls.add(key)
+            return self._top + self.shape.tool_call(index, piece, arguments, is_first=is_first)
+
+        return pieces, begin
 
     def _on_finished(self, index: int, finish_reason: str) -> bytes:
-        opening = self._open(index)
-        del self._heads[index]
-        return (opening + self._chunk(self.shape.closing(index, finish_reason))).encode("ascii")
+        frames = self._open(index)
+        del self._heads[index], self._reasoning_heads[index]
+        frames.append(self._chunk(self.shape.closing(index, finish_reason)))
+        return self._numbered(frames)
 
     def _on_completed(self) -> bytes:
         if not self._include_usage:
@@ -89,34 +128,42 @@ class ChunkStream(GenerationReader):
         if self.timing is not None:
             document["timing"] = timing_document(self.timing)
         rest = json.dumps(document, separators=(",", ":"))[1:]
-        return f"{self._top}],{rest}{sse.EVENT_END}".encode("ascii") + sse.DONE
+        return self._numbered([f"{self._top}],{rest}{sse.EVENT_END}"]) + sse.DONE
 
-    def _open(self, index: int) -> str:
-        """Return the chunk that opens a choice, once."""
+    def _open(self, index: int, *, by_call: bool = False) -> list[str]:
+        """Return the chunk that opens a choice, once; else nothing."""
         if index in self._heads:
-            return ""
+            return []
         self._heads[index] = self._top + self.shape.before_text(index)
-        opening = self.shape.opening(index)
-        return "" if opening is None else self._chunk(opening)
+        self._reasoning_heads[index] = self._top + self.shape.before_reasoning(index)
+        opening = self.shape.opening(index, by_call=by_call)
+        return [] if opening is None else [self._chunk(opening)]
 
     def _chunk(self, choice: str) -> str:
         return f"{self._top}{choice}]{self._usage_null}}}{sse.EVENT_END}"
 
     def _after_text(self, logprobs: str) -> str:
-        return f'{self.shape.after_text}{logprobs},"finish_reason":null}}]{self._usage_null}}}{sse.EVENT_END}'
+        return self.shape.after_text + self._behind(logprobs)
+
+    def _behind(self, logprobs: str) -> str:
+        return f'{logprobs},"finish_reason":null}}]{self._usage_null}}}{sse.EVENT_END}'
+
+    def _numbered(self, frames: Sequence[str]) -> bytes:
+        parts = [f"id: {self.sequence}.{part}\n{frame}" for part, frame in enumerate(frames[:-1], 1)]
+        parts += [f"id: {self.sequence}\n{frame}" for frame in frames[-1:]]
+        return "".join(parts).encode("ascii")
 
     def _logprob_groups(self, index: int, tokens: Sequence[gen.TokenLogprob]) -> Iterator[str]:
         """Yield the `logprobs` of one delta as JSON text, cut where a chunk would grow too long."""
-        first = 0
-        while first < len(tokens):
-            count = len(tokens) - first
-            offset = self._offsets.get(index, 0)
-            while True:
-                group = tokens[first : first + count]
-                text = json.dumps(self.shape.logprobs(group, offset), separators=(",", ":"))
-                if len(text) <= MAX_LOGPROBS_BYTES or count == 1:
-                    break
-                count = (count + 1) // 2
-            self._offsets[index] = offset + sum(len(token.text) for token in group)
-            first += count
-            yield text
+        writer = self.shape.logprobs(self._offsets.get(index, 0))
+        for token in tokens:
+            if writer.size > MAX_LOGPROBS_CHARS:
+                yield writer.text()
+                writer = self.shape.logprobs(writer.offset_chars)
+            writer.add(token)
+        self._offsets[index] = writer.offset_chars
+        yield writer.text()
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + MAX_TEXT_CHARS] for at in range(0, len(text), MAX_TEXT_CHARS)]

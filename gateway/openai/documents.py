@@ -1,12 +1,12 @@
 """The shapes of answers, for the OpenAPI document and for whoever checks answers against it.
 
-The gateway does not build its answers from these: `responses` and `chunks`
+The gateway does not build its answers from these: `answers` and `chunks`
 write JSON directly. A test holds the two together.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,7 +20,8 @@ __all__ = [
     "ModelList",
 ]
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+ServiceTier = Literal["default", "flex", "priority"]
 
 
 class _Document(BaseModel):
@@ -48,6 +49,12 @@ class CachedTokens(_Document):
     cached_tokens: int = Field(description="Served from the engine's prefix cache.")
 
 
+class ReasoningTokens(_Document):
+    """Of the completion tokens."""
+
+    reasoning_tokens: int = Field(description="Reasoning, which is told apart from the answer.")
+
+
 class Usage(_Document):
     """Token counts over all choices."""
 
@@ -55,6 +62,7 @@ class Usage(_Document):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens | None = None
+    completion_tokens_details: ReasoningTokens | None = None
 
 
 class Timing(_Document):
@@ -101,12 +109,30 @@ class CompletionLogprobs(_Document):
     text_offset: list[int]
 
 
+class CalledFunction(_Document):
+    """The function to call."""
+
+    name: str
+    arguments: str = Field(description="JSON text, unless the model made a mistake.")
+
+
+class ToolCall(_Document):
+    """A call that the model asks for."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class Message(_Document):
     """The answer of a chat choice."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None = Field(description="Null if there are tool calls and no text.")
     refusal: None
+    annotations: list[Any] = Field(max_length=0)
+    reasoning_content: str | None = Field(default=None, description="Extension. Reasoning, if there was some.")
+    tool_calls: Annotated[list[ToolCall], Field(min_length=1)] | None = None
 
 
 class ChatChoice(_Document):
@@ -126,9 +152,26 @@ class ChatCompletion(_Document):
     created: int
     model: str
     system_fingerprint: str | None
+    service_tier: ServiceTier | None = Field(default=None, description="Only if one was asked for.")
     choices: list[ChatChoice]
     usage: Usage | None = Field(description="Null if the engine does not count.")
     timing: Timing | None = None
+
+
+class FunctionDelta(_Document):
+    """What a chunk adds to a call."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(_Document):
+    """A piece of a call; id, type and name come with the first one."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
 
 
 class Delta(_Document):
@@ -136,6 +179,9 @@ class Delta(_Document):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCallDelta], Field(min_length=1, max_length=1)] | None = None
 
 
 class ChatChunkChoice(_Document):
@@ -155,6 +201,7 @@ class ChatCompletionChunk(_Document):
     created: int
     model: str
     system_fingerprint: str | None = None
+    service_tier: ServiceTier | None = None
     choices: list[ChatChunkChoice] = Field(description="Empty in the usage chunk.")
     usage: Usage | None = Field(
         default=None, description="Only with stream_options.include_usage; null but in the last."
@@ -179,6 +226,7 @@ class Completion(_Document):
     created: int
     model: str
     system_fingerprint: str | None
+    service_tier: ServiceTier | None = Field(default=None, description="Only if one was asked for.")
     choices: list[CompletionChoice]
     usage: Usage | None
     timing: Timing | None = None
@@ -201,6 +249,7 @@ class CompletionChunk(_Document):
     created: int
     model: str
     system_fingerprint: str | None = None
+    service_tier: ServiceTier | None = None
     choices: list[CompletionChunkChoice]
     usage: Usage | None = None
     timing: Timing | None = None

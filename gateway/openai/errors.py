@@ -1,10 +1,10 @@
-"""What an HTTP caller is told when something fails: one table each for reasons and statuses.
+"""What an HTTP caller is told when something fails: the error object of the OpenAI API.
 
 A status arrives as the name of a gRPC status code and an ErrorReason, both as
-strings: this module knows neither grpc nor the web framework. The body is the
-error object of the OpenAI API; `x-should-retry` is always explicit, because
-the official SDKs otherwise repeat 408, 409, 429 and every 5xx twice, and a
-repeated generation costs a whole generation.
+strings: this module knows neither grpc nor the web framework. What they mean
+over HTTP is in the tables of `outcomes`. `x-should-retry` is always explicit,
+because the official SDKs otherwise repeat 408, 409, 429 and every 5xx twice,
+and a repeated generation costs a whole generation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gateway.openai.outcomes import (
+    SERVER_FAULT,
+    Outcome,
+    by_coming_reason,
+    by_reason,
+    by_status,
+    fixed_texts,
+)
+
 __all__ = [
     "ApiError",
     "Naming",
     "Outcome",
+    "by_coming_reason",
     "by_reason",
     "by_status",
     "from_upstream",
@@ -28,79 +38,8 @@ __all__ = [
 ]
 
 
-class Outcome(NamedTuple):
-    """The HTTP side of one failure."""
-
-    http_status: int
-    type: str
-    code: str | None = None
-    should_retry: bool = False
-
-
 _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
-_UNAVAILABLE: Final = "service_unavailable_error"
-
-by_reason: Final[Mapping[str, Outcome]] = {
-    "INVALID_FIELD": Outcome(400, _INVALID, "invalid_value"),
-    "CONTEXT_LENGTH_EXCEEDED": Outcome(400, _INVALID, "context_length_exceeded"),
-    "CAPABILITY_UNSUPPORTED": Outcome(400, _INVALID, "unsupported_parameter"),
-    "MODEL_NOT_FOUND": Outcome(404, _INVALID, "model_not_found"),
-    "MODEL_NOT_READY": Outcome(503, _UNAVAILABLE, "model_not_ready", should_retry=True),
-    "QUEUE_FULL": Outcome(503, _UNAVAILABLE, "server_is_overloaded", should_retry=True),
-    # The same patience would be too short again; in the queue it was bad luck,
-    # and nothing was run.
-    "DEADLINE_TOO_SHORT": Outcome(504, _SERVER, "deadline_exceeded"),
-    "DEADLINE_IN_QUEUE": Outcome(504, _SERVER, "deadline_exceeded", should_retry=True),
-    "DEADLINE_IN_DECODE": Outcome(504, _SERVER, "deadline_exceeded"),
-    "DRAINING": Outcome(503, _UNAVAILABLE, "draining", should_retry=True),
-    "BACKEND_UNAVAILABLE": Outcome(503, _UNAVAILABLE, "backend_unavailable", should_retry=True),
-    "BACKEND_ERROR": Outcome(500, _SERVER, "backend_error"),
-    "CONSUMER_TOO_SLOW": Outcome(503, _UNAVAILABLE, "consumer_too_slow"),
-    "INTERNAL": Outcome(500, _SERVER),
-}
-
-# For calls that ended without a reason this table knows: the gRPC library's own
-# refusals, proxies between, and services newer than this gateway.
-by_status: Final[Mapping[str, Outcome]] = {
-    "CANCELLED": Outcome(499, _SERVER, "cancelled"),
-    "UNKNOWN": Outcome(500, _SERVER),
-    "INVALID_ARGUMENT": Outcome(400, _INVALID),
-    "DEADLINE_EXCEEDED": Outcome(504, _SERVER, "deadline_exceeded"),
-    "NOT_FOUND": Outcome(404, _INVALID),
-    # 409 would be repeated by the SDKs.
-    "ALREADY_EXISTS": Outcome(422, _INVALID),
-    "PERMISSION_DENIED": Outcome(403, "permission_error"),
-    "UNAUTHENTICATED": Outcome(401, _INVALID, "invalid_api_key"),
-    # Without a reason it is the library's "message larger than max".
-    "RESOURCE_EXHAUSTED": Outcome(413, _INVALID, "request_too_large"),
-    "FAILED_PRECONDITION": Outcome(400, _INVALID),
-    "ABORTED": Outcome(409, _SERVER),
-    "OUT_OF_RANGE": Outcome(400, _INVALID),
-    "UNIMPLEMENTED": Outcome(501, _SERVER, "not_implemented"),
-    "INTERNAL": Outcome(500, _SERVER),
-    "UNAVAILABLE": Outcome(503, _UNAVAILABLE, should_retry=True),
-    "DATA_LOSS": Outcome(500, _SERVER),
-}
-
-# A text that comes without an ErrorInfo was written by a library and tells of
-# addresses and internals: the caller gets ours.
-_FIXED_TEXT: Final[Mapping[str, str]] = {
-    "CANCELLED": "The request was cancelled.",
-    "INVALID_ARGUMENT": "The inference service refused the request.",
-    "DEADLINE_EXCEEDED": "The request did not finish within its deadline.",
-    "NOT_FOUND": "The inference service does not know what was asked for.",
-    "ALREADY_EXISTS": "What was to be made exists already.",
-    "PERMISSION_DENIED": "You are not allowed to make this request.",
-    "UNAUTHENTICATED": "Incorrect API key provided.",
-    "RESOURCE_EXHAUSTED": "The request or its answer is larger than the inference service takes.",
-    "FAILED_PRECONDITION": "The inference service cannot serve this request in its present state.",
-    "ABORTED": "The inference service gave up the request. Please try again.",
-    "OUT_OF_RANGE": "The inference service refused the request.",
-    "UNIMPLEMENTED": "The inference service does not offer this operation.",
-    "UNAVAILABLE": "The inference service cannot be reached. Please try again later.",
-}
-_SERVER_FAULT: Final = "The server had an error while processing your request."
 
 
 @dataclass(slots=True, eq=False)
@@ -141,6 +80,14 @@ class ApiError(Exception):
 
 # A field of the contract within a sentence.
 _FIELD: Final = re.compile(r"[a-z]+(?:[._][a-z]+)+")
+# Members within messages and tools that the API calls otherwise, or keeps one level deeper.
+_MEMBER: Final = re.compile(r"(?<=\.)(parameters_json_schema|function_name|arguments_json|reasoning_text)\b")
+_MEMBERS: Final[Mapping[str, str]] = {
+    "parameters_json_schema": "parameters",
+    "function_name": "function.name",
+    "arguments_json": "function.arguments",
+    "reasoning_text": "reasoning_content",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +108,10 @@ class Naming:
         while head:
             if head in self.fields:
                 name, rest = self.fields[head], path[len(head) :]
-                # Keys of an object: as the schema's own problems name them.
-                return name + (f".{rest[1:-1]}" if name == "logit_bias" and rest else rest)
+                if name == "logit_bias" and rest:
+                    # Keys of an object: as the schema's own problems name them.
+                    return f"{name}.{rest[1:-1]}"
+                return name + _MEMBER.sub(lambda found: _MEMBERS[found[0]], rest)
             head = head[: max(head.rfind("."), head.rfind("["), 0)]
         return path
 
@@ -183,7 +132,7 @@ def invalid_request(
 
 def internal() -> ApiError:
     """Return what is said about a fault of our own: nothing of its inside."""
-    return ApiError(500, _SERVER, _SERVER_FAULT, reason="INTERNAL")
+    return ApiError(500, _SERVER, SERVER_FAULT, reason="INTERNAL")
 
 
 def from_upstream(
@@ -193,42 +142,91 @@ def from_upstream(
     *,
     naming: Naming | None = None,
     violations: Sequence[tuple[str, str]] = (),
+    metadata: Mapping[str, str] | None = None,
     retry_after_s: float | None = None,
+    has_key: bool = True,
 ) -> ApiError:
     """Return what the caller is told about a call that ended with a non-OK status.
 
     `violations` are (contract path, description) pairs, all of which end up in
-    the message; `param` is the first one's JSON name.
+    the message; `param` is the first one's JSON name. `metadata` is that of the
+    ErrorInfo. `has_key` says whether the caller sent credentials.
     """
-    known = by_reason.get(reason or "")
-    outcome = known or by_status.get(status) or by_status["UNKNOWN"]
-    if known is None and reason is not None and status == "RESOURCE_EXHAUSTED":
-        # A limit that this version does not know; nothing says that haste helps.
-        outcome = Outcome(429, "requests", "rate_limit_exceeded")
-    text = message if reason is not None and message else _FIXED_TEXT.get(status, _SERVER_FAULT)
-    param = None
-    if violations:
-        named = [
-            (naming.json_name(path), naming.spell(description)) if naming else (path, description)
-            for path, description in violations
-        ]
-        param = named[0][0]
-        text = " ".join(_sentence(name, description) for name, description in named)
+    outcome = _outcome(status, reason, is_about_fields=bool(violations))
+    text = message if reason is not None and message else fixed_texts.get(status, SERVER_FAULT)
+    code, param = outcome.code, None
+    found = violations
+    if reason == "CAPABILITY_UNSUPPORTED" and not found:
+        # An engine that found it out late names the fields only there.
+        found = [(path, _UNSUPPORTED) for path in (metadata or {}).get("capability", "").split(",") if path]
+    if found:
+        naming = naming or Naming(fields={}, prompt="prompt")
+        worded = [_word(naming, path, description, code) for path, description in found]
+        param, code = worded[0].param, worded[0].code
+        text = " ".join(dict.fromkeys(sentence.text for sentence in worded))
     elif naming is not None and reason == "CONTEXT_LENGTH_EXCEEDED":
         param = naming.prompt
+        text = _context_text(naming.prompt, metadata or {}) or text
     elif naming is not None and naming.model is not None and reason == "MODEL_NOT_FOUND":
         text = f"The model `{naming.model[:128]}` does not exist or you do not have access to it."
+    elif outcome.http_status == 401 and not has_key:
+        text, code = _NO_KEY, None
     return ApiError(
         outcome.http_status,
         outcome.type,
         text,
         param=param,
-        code=outcome.code,
+        code=code,
         should_retry=outcome.should_retry,
         retry_after_s=retry_after_s,
         reason=reason or status,
     )
 
 
-def _sentence(name: str, description: str) -> str:
-    return f"Invalid '{name}': {description.rstrip('.')}."
+def _outcome(status: str, reason: str | None, *, is_about_fields: bool) -> Outcome:
+    known = by_reason.get(reason or "") or by_coming_reason.get(reason or "")
+    if known is not None:
+        return known
+    if reason is not None and status == "RESOURCE_EXHAUSTED":
+        # A limit that this version does not know; nothing says that haste helps.
+        return Outcome(429, "requests", "rate_limit_exceeded")
+    if status == "UNIMPLEMENTED" and is_about_fields:
+        return by_reason["CAPABILITY_UNSUPPORTED"]
+    return by_status.get(status) or by_status["UNKNOWN"]
+
+
+class _Sentence(NamedTuple):
+    text: str
+    param: str
+    code: str | None
+
+
+_UNSUPPORTED: Final = "not supported"
+_NO_KEY: Final = (
+    "You didn't provide an API key. You need to provide your API key in an Authorization header "
+    "using Bearer auth (i.e. Authorization: Bearer YOUR_KEY)."
+)
+
+
+def _word(naming: Naming, path: str, description: str, code: str | None) -> _Sentence:
+    name, said = naming.json_name(path), naming.spell(description).rstrip(".")
+    if code == "unsupported_parameter":
+        text = f"Unsupported parameter: '{name}' is not supported with this model."
+        return _Sentence(text if said.startswith(_UNSUPPORTED) else f"{text} {said[:1].upper()}{said[1:]}.", name, code)
+    if said == "required":
+        return _Sentence(f"Missing required parameter: '{name}'.", name, "missing_required_parameter")
+    return _Sentence(f"Invalid '{name}': {said}.", name, code)
+
+
+def _context_text(prompt: str, metadata: Mapping[str, str]) -> str | None:
+    """Return OpenAI's sentence about a full context window; None if the numbers for it are not known."""
+    limit, got, wanted = (metadata.get(key) for key in ("maxContextTokens", "promptTokens", "requestedOutputTokens"))
+    if limit is None or got is None or not all(number is None or number.isdigit() for number in (got, wanted)):
+        return None
+    start = f"This model's maximum context length is {limit} tokens. However, "
+    if wanted is None:
+        return f"{start}your {prompt} resulted in {got} tokens. Please reduce the length of the {prompt}."
+    return (
+        f"{start}you requested {int(got) + int(wanted)} tokens ({got} in the {prompt}, {wanted} in the completion). "
+        f"Please reduce the length of the {prompt} or completion."
+    )

@@ -1,39 +1,34 @@
-"""The request members that chat and text completions share, and their checks.
-
-Types are strict: no string counts as a number, no number as a boolean. An
-explicit null is the same as an absent member, everywhere. Members that nobody
-knows are ignored, because SDKs add some with every release; members that are
-known, not served and would change the answer are refused by name.
-"""
+"""The request members that chat and text completions share, and their checks."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
 
-from google.protobuf.struct_pb2 import Struct
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    JsonValue,
-    Tag,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gateway.openai.base import RequestModel
+from gateway.openai.constraints import ConstraintFields
+from gateway.openai.json_values import struct_from_json
+from gateway.openai.parameters import NO_CODE, Hint, Unserved
+from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import sampling_pb2
 
-__all__ = ["GenerationFields", "Hint", "RequestModel", "StreamOptions", "Unserved", "struct_from_json"]
+__all__ = [
+    "GenerationFields",
+    "Hint",
+    "Metadata",
+    "RequestModel",
+    "ServiceTier",
+    "StreamOptions",
+    "Unserved",
+    "priorities",
+    "served_tiers",
+    "struct_from_json",
+]
 
-# A protobuf parser stops at 100 levels, and one level of a Struct takes three.
-MAX_STRUCT_DEPTH: Final = 24
 INT32_MAX: Final = 2**31 - 1
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -41,55 +36,21 @@ INT64_MAX: Final = 2**63 - 1
 FLOAT32_MIN: Final = 1e-37
 FLOAT32_MAX: Final = 1e38
 
-# Accepted and not used: it says nothing about the text to generate.
-Hint = Annotated[Any, Field(default=None, description="Accepted and not used.")]
-
-
-class RequestModel(BaseModel):
-    """Base of everything that is read from a request body."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
-
-
-# Values of members that are not served which ask for nothing.
-_HARMLESS: Final[Mapping[str | None, tuple[JsonValue, ...]]] = {
-    "best_of": (1,),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "tool_choice": ("none", "auto"),
+ServiceTier = Literal["auto", "default", "flex", "priority", "fast"]
+# Tier asked for -> scheduling class; the others take the server's default.
+priorities: Final[Mapping[str, gen.Priority]] = {
+    "priority": gen.PRIORITY_INTERACTIVE,
+    "fast": gen.PRIORITY_INTERACTIVE,
+    "flex": gen.PRIORITY_BATCH,
 }
-
-
-def _refuse(value: Any, info: ValidationInfo) -> None:
-    # Null, false and empty values ask for nothing either.
-    if value and value not in _HARMLESS.get(info.field_name, ()):
-        raise PydanticCustomError("unsupported_parameter", "This parameter is not supported.")
-
-
-# Known, not served, and would change the answer if it were: refused by name.
-Unserved = Annotated[SkipJsonSchema[Any], BeforeValidator(_refuse), Field(default=None)]
-
-
-def struct_from_json(value: dict[str, JsonValue]) -> Struct:
-    """Return `value` as a protobuf Struct; ValueError with a sentence if it cannot be one."""
-    if _depth(value) > MAX_STRUCT_DEPTH:
-        raise ValueError(f"it is nested deeper than {MAX_STRUCT_DEPTH} levels.")
-    struct = Struct()
-    try:
-        json.dumps(value, allow_nan=False)
-        struct.update(value)
-    except (OverflowError, ValueError) as error:
-        raise ValueError("every number has to be finite and fit a double.") from error
-    return struct
-
-
-def _depth(value: JsonValue) -> int:
-    # The parser bounds the nesting of a body to about 200: recursion is safe.
-    if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
-    return 0
+# Tier asked for -> tier that the answer says was used.
+served_tiers: Final[Mapping[str, str]] = {
+    "auto": "default",
+    "default": "default",
+    "priority": "priority",
+    "fast": "priority",
+    "flex": "flex",
+}
 
 
 def _stop_kind(value: Any) -> str | None:
@@ -105,6 +66,9 @@ _TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 # The schema library's own reading of keys also takes " 5", "+5", "1_0" and "5.0".
 _BIAS_KEY: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 MAX_BIASES: Final = 1024
+MAX_METADATA: Final = 16
+# In characters; the contract counts bytes.
+MAX_USER_CHARS: Final = 512
 
 
 def _token_id_from_key(key: Any) -> int:
@@ -113,18 +77,27 @@ def _token_id_from_key(key: Any) -> int:
     raise PydanticKnownError("int_parsing")
 
 
-def _few(value: Any) -> Any:
-    # Before the members are looked at: an error for each would cost seconds.
-    if isinstance(value, dict) and len(value) > MAX_BIASES:
-        raise PydanticKnownError(
-            "too_long", {"field_type": "Dictionary", "max_length": MAX_BIASES, "actual_length": len(value)}
-        )
-    return value
+def _at_most(members: int) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        # Before the members are looked at: an error for each would cost seconds.
+        if isinstance(value, dict) and len(value) > members:
+            raise PydanticKnownError(
+                "too_long", {"field_type": "Dictionary", "max_length": members, "actual_length": len(value)}
+            )
+        return value
+
+    return check
 
 
 _Biases = Annotated[
     dict[Annotated[_TokenId, BeforeValidator(_token_id_from_key)], Annotated[float, Field(ge=-100, le=100)]],
-    BeforeValidator(_few),
+    BeforeValidator(_at_most(MAX_BIASES)),
+    Field(json_schema_extra={"maxProperties": MAX_BIASES}),
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    BeforeValidator(_at_most(MAX_METADATA)),
+    Field(json_schema_extra={"maxProperties": MAX_METADATA}),
 ]
 _BadWord = Annotated[str, Field(min_length=1, max_length=256)]
 _TokenLimit = Annotated[int, Field(ge=1, le=INT32_MAX)]
@@ -136,9 +109,10 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = Field(
         default=None, description="Send one more chunk with the usage before the stream ends."
     )
+    include_obfuscation: bool | None = Field(default=None, description="Accepted and not used.")
 
 
-class GenerationFields(RequestModel):
+class GenerationFields(ConstraintFields):
     """Members of both endpoints."""
 
     model: Annotated[str, Field(min_length=1, max_length=512, description="Model id or alias.")]
@@ -175,26 +149,29 @@ class GenerationFields(RequestModel):
         default=None, description="Extension. Texts that must not be generated."
     )
     logit_bias: _Biases | None = Field(default=None, description="Token id (as a string) to bias, -100 to 100.")
-    user: Hint
-    metadata: Hint
+    service_tier: ServiceTier | None = Field(
+        default=None, description="flex is served after everything else; the answer says which tier was used."
+    )
+    user: Annotated[str, Field(max_length=MAX_USER_CHARS)] | None = Field(
+        default=None, description="The end user, for traces and logs."
+    )
+    metadata: Metadata | None = Field(default=None, description="Accepted and not used.")
     store: Hint
-    service_tier: Hint
-
-    # Ways in which other servers take a constraint on the output.
-    guided_json: Unserved
-    guided_regex: Unserved
-    guided_choice: Unserved
-    guided_grammar: Unserved
-    structured_outputs: Unserved
-    use_beam_search: Unserved
+    add_special_tokens: Unserved
+    allowed_token_ids: Unserved
+    length_penalty: Unserved
     prompt_logprobs: Unserved
+    skip_special_tokens: Unserved
+    spaces_between_special_tokens: Unserved
+    truncate_prompt_tokens: Unserved
+    use_beam_search: Unserved
 
     @field_validator("stream_options")
     @classmethod
     def _only_with_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if value is not None and "stream" in info.data and not info.data["stream"]:
             raise PydanticCustomError(
-                "invalid_parameter", "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+                NO_CODE, "The 'stream_options' parameter is only allowed when 'stream' is enabled."
             )
         return value
 
@@ -231,6 +208,23 @@ class GenerationFields(RequestModel):
             token_ids=self.stop_token_ids,
             include_in_output=bool(self.include_stop_str_in_output),
         )
+
+    def end_user(self) -> tuple[str, str] | None:
+        """Return who the end user is and the name under which the caller said so; None if nothing was said."""
+        return None if self.user is None else (self.user, "user")
+
+    def priority(self) -> gen.Priority | None:
+        """Return the scheduling class; None takes the server's default."""
+        return priorities.get(self.service_tier or "")
+
+    def names(self) -> dict[str, str]:
+        """Return how this request spells those paths of the contract that can be spelled in several ways."""
+        names = dict(self.constraint_names())
+        if (limit := self.output_limit()) is not None:
+            names["sampling.max_output_tokens"] = limit[1]
+        if (end_user := self.end_user()) is not None:
+            names["end_user"] = end_user[1]
+        return names
 
     @property
     def wants_usage(self) -> bool:

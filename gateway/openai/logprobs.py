@@ -1,62 +1,124 @@
-"""Log probabilities in the two shapes of the OpenAI API.
+"""Log probabilities in the two shapes of the OpenAI API, written as JSON text.
 
 Tokens are named by their text, and by their bytes where the text cannot name
-them: half a character is no U+FFFD.
+them: half a character is no U+FFFD. The text is put together by hand, because
+a token with twenty alternatives is sixty values, for every token of a stream.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
-from typing import Any, Final
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from typing import Any, Final, Protocol
 
 from headrace.v1 import generation_pb2 as gen
 
-__all__ = ["chat_item", "completion_columns"]
+__all__ = ["ChatLogprobs", "CompletionLogprobs", "LogprobsWriter", "token_text"]
 
 # What the API says instead of minus infinity, which JSON cannot hold.
-NEVER: Final = -9999.0
+NEVER: Final = "-9999.0"
+_DECIMALS: Final = tuple(map(str, range(256)))
 
 
-def chat_item(token: gen.TokenLogprob) -> dict[str, Any]:
-    """Return one entry of a chat choice's `logprobs.content`. A value that the engine did not give is null."""
-    return {
-        "token": token.text,
-        "logprob": _number(token.logprob) if token.HasField("logprob") else None,
-        "bytes": _bytes(token),
-        "top_logprobs": [
-            {"token": top.text, "logprob": _number(top.logprob), "bytes": _bytes(top)} for top in token.top_logprobs
-        ],
-    }
+class LogprobsWriter(Protocol):
+    """Collects tokens and writes the value of `logprobs`."""
+
+    # Characters written so far, about.
+    size: int
+    # Where in the choice's text the next token starts, in characters.
+    offset_chars: int
+
+    def add(self, token: gen.TokenLogprob) -> None:
+        """Take the next token."""
+
+    def text(self) -> str:
+        """Return the value of `logprobs` as JSON text."""
 
 
-def completion_columns(tokens: Iterable[gen.TokenLogprob], offset_chars: int) -> dict[str, list[Any]]:
-    """Return the four parallel lists of the legacy shape; the first token starts at `offset_chars` of the text."""
-    columns: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    for token in tokens:
-        logprob = _number(token.logprob) if token.HasField("logprob") else None
+class ChatLogprobs:
+    """`{"content": [...], "refusal": null}`. A value that the engine did not give is null."""
+
+    def __init__(self, offset_chars: int = 0) -> None:
+        self.size = 0
+        self.offset_chars = offset_chars
+        self._items: list[str] = []
+
+    def add(self, token: gen.TokenLogprob) -> None:
+        """Take the next token."""
+        item = token_text(token)
+        self._items.append(item)
+        self.size += len(item)
+        self.offset_chars += len(token.text)
+
+    def text(self) -> str:
+        """Return the value of `logprobs` as JSON text."""
+        return f'{{"content":[{",".join(self._items)}],"refusal":null}}'
+
+
+class CompletionLogprobs:
+    """The four parallel lists of the legacy shape; the first token starts at `offset_chars` of the text."""
+
+    def __init__(self, offset_chars: int = 0) -> None:
+        self.size = 0
+        self.offset_chars = offset_chars
+        self._columns: dict[str, list[Any]] = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
+        }
+
+    def add(self, token: gen.TokenLogprob) -> None:
+        """Take the next token."""
+        logprob = float(_number(token.logprob)) if token.HasField("logprob") else None
         name = _name(token)
         # Best first; of two tokens with one name the better one stays. The chosen
         # token is always among them.
         top: dict[str, float | None] = {}
         for alternative in token.top_logprobs:
-            top.setdefault(_name(alternative), _number(alternative.logprob))
+            top.setdefault(_name(alternative), float(_number(alternative.logprob)))
         top.setdefault(name, logprob)
-        columns["tokens"].append(name)
-        columns["token_logprobs"].append(logprob)
-        columns["top_logprobs"].append(top)
-        columns["text_offset"].append(offset_chars)
-        offset_chars += len(token.text)
-    return columns
+        self._columns["tokens"].append(name)
+        self._columns["token_logprobs"].append(logprob)
+        self._columns["top_logprobs"].append(top)
+        self._columns["text_offset"].append(self.offset_chars)
+        # An escaped character takes at most 12 characters, a number about 12.
+        self.size += 40 + 12 * len(name) + sum(16 + 12 * len(key) for key in top)
+        self.offset_chars += len(token.text)
+
+    def text(self) -> str:
+        """Return the value of `logprobs` as JSON text."""
+        return json.dumps(self._columns, separators=(",", ":"))
 
 
-def _number(value: float) -> float:
+def token_text(token: gen.TokenLogprob) -> str:
+    """Return the entry of one token, with its alternatives, as JSON text."""
+    value = _number(token.logprob) if token.HasField("logprob") else "null"
+    tops = ",".join([f"{{{_entry(top, _number(top.logprob))}}}" for top in token.top_logprobs])
+    return f'{{{_entry(token, value)},"top_logprobs":[{tops}]}}'
+
+
+def _entry(token: gen.TokenLogprob | gen.TopLogprob, logprob: str) -> str:
+    named, spelled = _names(token.text, token.raw_bytes)
+    return f"{named}{logprob}{spelled}"
+
+
+# The alternatives of a text are mostly the same few thousand tokens.
+@lru_cache(maxsize=8192)
+def _names(text: str, raw: bytes) -> tuple[str, str]:
+    """Return what stands before and behind the number in the entry of a token."""
+    numbers = ",".join([_DECIMALS[byte] for byte in raw or text.encode()])
+    return f'"token":{encode_basestring_ascii(text)},"logprob":', f',"bytes":[{numbers}]'
+
+
+def _number(value: float) -> str:
     # Single precision holds seven digits; a double's seventeen are noise.
-    return float(f"{value:.7g}") if math.isfinite(value) else NEVER
-
-
-def _bytes(token: gen.TokenLogprob | gen.TopLogprob) -> list[int]:
-    return list(token.raw_bytes or token.text.encode())
+    if not math.isfinite(value):
+        return NEVER
+    text = f"{value:.7g}"
+    return text if "." in text or "e" in text else f"{text}.0"
 
 
 def _name(token: gen.TokenLogprob | gen.TopLogprob) -> str:

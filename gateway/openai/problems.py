@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.openai.errors import ApiError, invalid_request
+from gateway.openai.parameters import NO_CODE, UNSERVED_VALUES
 
 __all__ = ["error_from_validation", "param_name"]
 
@@ -20,8 +21,8 @@ _MAX_PROBLEMS: Final = 20
 _MAX_QUOTE_CHARS: Final = 64
 
 Ctx = Mapping[str, Any]
-# (code, text) of one problem.
-Wording = Callable[[str, Ctx, Any], tuple[str, str]]
+# (code, text) of one problem; not every problem has a code.
+Wording = Callable[[str, Ctx, Any], tuple[str | None, str]]
 
 
 def error_from_validation(error: ValidationError) -> ApiError:
@@ -36,10 +37,10 @@ def error_from_validation(error: ValidationError) -> ApiError:
         return unparsed
     found = _without_consequences(found)
     worded = [_word(problem) for problem in found[:_MAX_PROBLEMS]]
-    text = " ".join(text for _, text in worded)
+    text = " ".join(dict.fromkeys(text for _, text in worded))
     if len(found) > _MAX_PROBLEMS:
         text += f" And {len(found) - _MAX_PROBLEMS} more."
-    return invalid_request(text, param=param_name(found[0]["loc"]) or None, code=worded[0][0])
+    return invalid_request(text, param=_name(found[0]) or None, code=worded[0][0])
 
 
 def _without_consequences(found: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -53,34 +54,53 @@ def _without_consequences(found: list[ErrorDetails]) -> list[ErrorDetails]:
 def param_name(loc: tuple[int | str, ...]) -> str:
     """Return the JSON path of a location: `messages[0].content[1].type`.
 
-    Marks that the schema library adds for the branch of a union (`<parts>`)
-    and for a key (`[key]`) are no part of the caller's document.
+    Marks that the schema library adds for the branch of a union (`<parts>`, and
+    the role of a message) and for a key (`[key]`) are no part of the caller's
+    document.
     """
+    if len(loc) > 2 and loc[0] == "messages" and isinstance(loc[1], int):
+        loc = loc[:2] + loc[3:]
     name = ""
     for part in loc:
         if isinstance(part, int):
             name += f"[{part}]"
-        elif part not in _MARKS:
+        elif part != "[key]" and not (part.startswith("<") and part.endswith(">")):
             name += f".{part[:_MAX_QUOTE_CHARS]}" if name else part[:_MAX_QUOTE_CHARS]
     return name
 
 
-_MARKS: Final = frozenset({"[key]", "<text>", "<parts>", "<tokens>", "<texts>", "<token lists>", "<list>"})
-
-
-def _word(problem: ErrorDetails) -> tuple[str, str]:
+def _name(problem: ErrorDetails) -> str:
+    """Return the JSON path of the member at fault."""
+    ctx = problem.get("ctx") or {}
+    # A check of several members says itself which of them it means.
+    if named := ctx.get("param"):
+        return str(named)
     name = param_name(problem["loc"])
+    member = _discriminator(ctx)
+    return f"{name}.{member}" if member else name
+
+
+def _discriminator(ctx: Ctx) -> str | None:
+    """Return the member by which a union is told apart; None for a function."""
+    quoted: str = ctx.get("discriminator", "")
+    return quoted[1:-1] if quoted.startswith("'") else None
+
+
+def _word(problem: ErrorDetails) -> tuple[str | None, str]:
+    name = _name(problem)
     ctx: Ctx = problem.get("ctx") or {}
     wording = _WORDINGS.get(problem["type"])
     if wording is not None:
         return wording(name, ctx, problem["input"])
     if problem["type"] in _OWN_CODES:
         return problem["type"], problem["msg"]
+    if problem["type"] == NO_CODE:
+        return None, problem["msg"]
     return "invalid_value", f"Invalid '{name}': {problem['msg'][:1].lower()}{problem['msg'][1:]}."
 
 
 # Raised by validators of this package, with their text.
-_OWN_CODES: Final = frozenset({"unsupported_value", "invalid_value", "invalid_parameter", "missing_required_parameter"})
+_OWN_CODES: Final = frozenset({"unsupported_value", "invalid_value", "missing_required_parameter"})
 
 
 def _missing(name: str, _ctx: Ctx, _got: Any) -> tuple[str, str]:
@@ -128,15 +148,36 @@ def _length(what: str, key: str, *, too_long: bool) -> Wording:
 
 
 def _not_among(name: str, ctx: Ctx, got: Any) -> tuple[str, str]:
-    return "invalid_value", f"Invalid value for '{name}': {_quote(got)}. Supported values are: {ctx['expected']}."
+    expected = ctx["expected"].replace(" or ", " and ")
+    if isinstance(got, str) and got in UNSERVED_VALUES:
+        problem = f"'{name}' does not support {_quote(got)} with this model"
+        return "unsupported_value", f"Unsupported value: {problem}. Supported values are: {expected}."
+    return "invalid_value", f"Invalid value for '{name}': {_quote(got)}. Supported values are: {expected}."
+
+
+def _not_a_branch(name: str, ctx: Ctx, got: Any) -> tuple[str, str]:
+    return _not_among(name, {"expected": ctx["expected_tags"]}, got.get(_discriminator(ctx)))
+
+
+def _no_branch(name: str, ctx: Ctx, got: Any) -> tuple[str | None, str]:
+    if _discriminator(ctx):
+        return _missing(name, ctx, got)
+    # Every other union of these schemas is a string or an array of something.
+    return _wrong_type("a string or an array")(name, ctx, got)
+
+
+def _no_match(name: str, ctx: Ctx, _got: Any) -> tuple[str, str]:
+    expected = f"Expected a string that matches the pattern '{ctx['pattern']}'."
+    return "invalid_value", f"Invalid '{name}': string does not match pattern. {expected}"
 
 
 def _not_finite(name: str, _ctx: Ctx, _got: Any) -> tuple[str, str]:
     return "invalid_value", f"Invalid '{name}': expected a finite number."
 
 
-def _unsupported(name: str, _ctx: Ctx, _got: Any) -> tuple[str, str]:
-    return "unsupported_parameter", f"Unsupported parameter: '{name}' is not supported by this server."
+def _unsupported(name: str, ctx: Ctx, _got: Any) -> tuple[str, str]:
+    text = f"Unsupported parameter: '{name}' is not supported with this model. {ctx.get('hint', '')}"
+    return "unsupported_parameter", text.rstrip()
 
 
 def _not_a_token_id(name: str, _ctx: Ctx, _got: Any) -> tuple[str, str]:
@@ -153,8 +194,9 @@ _WORDINGS: Final[Mapping[str, Wording]] = {
     "dict_type": _wrong_type("an object"),
     "model_type": _wrong_type("an object"),
     "model_attributes_type": _wrong_type("an object"),
-    # Every union of this schema is a string or an array of something.
-    "union_tag_not_found": _wrong_type("a string or an array"),
+    "union_tag_invalid": _not_a_branch,
+    "union_tag_not_found": _no_branch,
+    "string_pattern_mismatch": _no_match,
     "greater_than_equal": _out_of_range("ge", ">=", "below minimum"),
     "greater_than": _out_of_range("gt", ">", "below minimum"),
     "less_than_equal": _out_of_range("le", "<=", "above maximum"),

@@ -15,13 +15,14 @@ from typing import Final
 from pydantic import ValidationError
 
 from gateway.openai.chat import ChatRequest
-from gateway.openai.completions import CompletionRequest
+from gateway.openai.completions import CompletionPlan, CompletionRequest
 from gateway.openai.errors import Naming
+from gateway.openai.fields import served_tiers
 from gateway.openai.problems import error_from_validation
 from gateway.openai.structure import check_structure
 from headrace.v1 import generation_pb2 as gen
 
-__all__ = ["Endpoint", "GenerationCall", "parse"]
+__all__ = ["COMMON_NAMES", "Endpoint", "GenerationCall", "parse"]
 
 
 class Endpoint(Enum):
@@ -40,16 +41,24 @@ class GenerationCall:
     stream: bool
     include_usage: bool
     naming: Naming
+    # What the answer says of the tier; None if the caller did not ask for one.
+    service_tier: str | None = None
+    # What is run where that is more than `request`, which then says how the answer is shown.
+    plan: CompletionPlan | None = None
 
     @property
     def choices(self) -> int:
         """Return how many choices end before the generation is complete."""
+        if self.plan is not None:
+            return self.plan.choices * len(self.plan.requests)
         return self.request.choice_count if self.request.HasField("choice_count") else 1
 
 
-_COMMON_NAMES: Final[Mapping[str, str]] = {
+COMMON_NAMES: Final[Mapping[str, str]] = {
     "model": "model",
     "choice_count": "n",
+    "priority": "service_tier",
+    "end_user": "user",
     "sampling": "sampling",
     "sampling.temperature": "temperature",
     "sampling.top_p": "top_p",
@@ -71,14 +80,27 @@ _COMMON_NAMES: Final[Mapping[str, str]] = {
     "output": "logprobs",
     "output.logprobs": "logprobs",
     "output.top_logprobs": "top_logprobs",
-    "constraint": "response_format",
-    "constraint.json_schema": "response_format.json_schema.schema",
+    # Where it was asked for, the request says itself by which member.
+    "constraint": "structured_outputs",
+    "constraint.json_object": "structured_outputs.json_object",
+    "constraint.json_schema": "guided_json",
+    "constraint.regex": "guided_regex",
+    "constraint.choice": "guided_choice",
+    "constraint.grammar": "guided_grammar",
 }
 _CHAT_NAMES: Final[Mapping[str, str]] = {
     "input": "messages",
     "chat": "messages",
     "chat.messages": "messages",
+    "constraint": "response_format",
+    "constraint.json_object": "response_format",
+    "constraint.json_schema": "response_format",
+    "chat.tools": "tools",
+    "chat.tool_choice": "tool_choice",
+    "chat.tool_choice.function_name": "tool_choice.function.name",
+    "chat.parallel_tool_calls": "parallel_tool_calls",
     "chat.template_args": "chat_template_kwargs",
+    "chat.reasoning_effort": "reasoning_effort",
 }
 _COMPLETION_NAMES: Final[Mapping[str, str]] = {
     "input": "prompt",
@@ -98,16 +120,16 @@ def parse(endpoint: Endpoint, body: bytes) -> GenerationCall:
     except ValidationError as error:
         raise error_from_validation(error) from None
     own = _CHAT_NAMES if endpoint is Endpoint.CHAT else _COMPLETION_NAMES
-    limit = asked.output_limit()
-    spelled = {"sampling.max_output_tokens": limit[1]} if limit else {}
     return GenerationCall(
         endpoint=endpoint,
         request=asked.to_proto(),
         stream=bool(asked.stream),
         include_usage=asked.wants_usage,
         naming=Naming(
-            fields={**_COMMON_NAMES, **own, **spelled},
+            fields={**COMMON_NAMES, **own, **asked.names()},
             prompt="messages" if endpoint is Endpoint.CHAT else "prompt",
             model=asked.model,
         ),
+        service_tier=None if asked.service_tier is None else served_tiers[asked.service_tier],
+        plan=asked.plan() if isinstance(asked, CompletionRequest) else None,
     )

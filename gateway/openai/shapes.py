@@ -1,18 +1,19 @@
 """The two document shapes: what chat and legacy completions call things.
 
-A shape gives pieces of JSON text for chunks, where the text of a delta is
-spliced in between, and whole choices for answers. It holds no state.
+A shape gives pieces of JSON text: for chunks, where the text of a delta is
+spliced in between, and for whole choices. It holds no state.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final, Protocol
 
-from gateway.openai.logprobs import chat_item, completion_columns
+from gateway.openai.content import ChoiceContent, ContractError
+from gateway.openai.logprobs import ChatLogprobs, CompletionLogprobs, LogprobsWriter
 from gateway.openai.requests import Endpoint
-from headrace.v1 import generation_pb2 as gen
+from headrace.v1 import chat_pb2
 
 __all__ = ["Shape", "shape_of"]
 
@@ -23,24 +24,31 @@ class Shape(Protocol):
     id_prefix: str
     chunk_object: str
     answer_object: str
-    # What follows the text of a delta, up to the value of `logprobs`.
+    # What follows the text of a delta, up to the value of `logprobs`, and what follows reasoning.
     after_text: str
 
     def before_text(self, index: int) -> str:
         """Return the start of a choice in a chunk, up to the text."""
 
-    def opening(self, index: int) -> str | None:
-        """Return the choice of the first chunk, before any text; None if there is none."""
+    def before_reasoning(self, index: int) -> str:
+        """Return the start of a choice in a chunk, up to the text of its reasoning."""
+
+    def tool_call(self, index: int, piece: chat_pb2.ToolCallDelta, arguments: str, *, is_first: bool) -> str:
+        """Return the start of a choice with a piece of a tool call, up to the value of `logprobs`."""
+
+    def opening(self, index: int, *, by_call: bool) -> str | None:
+        """Return the choice of the first chunk, before any text; None if there is none.
+
+        `by_call` says that a tool call is the first that is said.
+        """
 
     def closing(self, index: int, finish_reason: str) -> str:
         """Return the choice of the chunk that ends a choice."""
 
-    def logprobs(self, tokens: Sequence[gen.TokenLogprob], offset_chars: int) -> dict[str, Any]:
-        """Return the value of `logprobs`; `offset_chars` is where in the text the first token starts."""
+    def logprobs(self, offset_chars: int) -> LogprobsWriter:
+        """Return what writes the value of `logprobs` for tokens from `offset_chars` of the text on."""
 
-    def choice(
-        self, index: int, text: str, tokens: Sequence[gen.TokenLogprob] | None, finish_reason: str
-    ) -> dict[str, Any]:
+    def choice(self, index: int, content: ChoiceContent, finish_reason: str) -> str:
         """Return one choice of a whole answer."""
 
 
@@ -53,25 +61,49 @@ class _ChatShape:
     def before_text(self, index: int) -> str:
         return f'{{"index":{index},"delta":{{"content":'
 
-    def opening(self, index: int) -> str | None:
-        delta = '{"role":"assistant","content":""}'
+    def before_reasoning(self, index: int) -> str:
+        return f'{{"index":{index},"delta":{{"reasoning_content":'
+
+    def tool_call(self, index: int, piece: chat_pb2.ToolCallDelta, arguments: str, *, is_first: bool) -> str:
+        head = name = ""
+        if is_first:
+            head = f'"id":{encode_basestring_ascii(piece.id)},"type":"function",'
+            name = f'"name":{encode_basestring_ascii(piece.function_name)},'
+        function = f'{{{name}"arguments":{encode_basestring_ascii(arguments)}}}'
+        call = f'{{"index":{piece.index},{head}"function":{function}}}'
+        return f'{{"index":{index},"delta":{{"tool_calls":[{call}]}},"logprobs":'
+
+    def opening(self, index: int, *, by_call: bool) -> str | None:
+        content = "null" if by_call else '""'
+        delta = f'{{"role":"assistant","content":{content},"refusal":null}}'
         return f'{{"index":{index},"delta":{delta},"logprobs":null,"finish_reason":null}}'
 
     def closing(self, index: int, finish_reason: str) -> str:
         return f'{{"index":{index},"delta":{{}},"logprobs":null,"finish_reason":{json.dumps(finish_reason)}}}'
 
-    def logprobs(self, tokens: Sequence[gen.TokenLogprob], offset_chars: int) -> dict[str, Any]:  # noqa: ARG002
-        return {"content": [chat_item(token) for token in tokens], "refusal": None}
+    def logprobs(self, offset_chars: int) -> LogprobsWriter:
+        return ChatLogprobs(offset_chars)
 
-    def choice(
-        self, index: int, text: str, tokens: Sequence[gen.TokenLogprob] | None, finish_reason: str
-    ) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None if tokens is None else self.logprobs(tokens, 0),
-            "finish_reason": finish_reason,
+    def choice(self, index: int, content: ChoiceContent, finish_reason: str) -> str:
+        text = content.text
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if content.calls and not text else text,
+            "refusal": None,
+            "annotations": [],
         }
+        if reasoning := content.reasoning:
+            message["reasoning_content"] = reasoning
+        if content.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for _, call in sorted(content.calls.items())
+            ]
+        said = json.dumps(message, separators=(",", ":"))
+        return (
+            f'{{"index":{index},"message":{said},"logprobs":{_logprobs(content)},'
+            f'"finish_reason":{json.dumps(finish_reason)}}}'
+        )
 
 
 class _CompletionShape:
@@ -83,24 +115,37 @@ class _CompletionShape:
     def before_text(self, index: int) -> str:
         return f'{{"index":{index},"text":'
 
-    def opening(self, index: int) -> str | None:  # noqa: ARG002
+    def before_reasoning(self, index: int) -> str:
+        return self.before_text(index)
+
+    def tool_call(self, index: int, piece: chat_pb2.ToolCallDelta, arguments: str, **_: bool) -> str:  # noqa: ARG002
+        raise ContractError(_NO_CALLS)
+
+    def opening(self, index: int, *, by_call: bool) -> str | None:  # noqa: ARG002
         return None
 
     def closing(self, index: int, finish_reason: str) -> str:
         return f'{{"index":{index},"text":"","logprobs":null,"finish_reason":{json.dumps(finish_reason)}}}'
 
-    def logprobs(self, tokens: Sequence[gen.TokenLogprob], offset_chars: int) -> dict[str, Any]:
-        return completion_columns(tokens, offset_chars)
+    def logprobs(self, offset_chars: int) -> LogprobsWriter:
+        return CompletionLogprobs(offset_chars)
 
-    def choice(
-        self, index: int, text: str, tokens: Sequence[gen.TokenLogprob] | None, finish_reason: str
-    ) -> dict[str, Any]:
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": None if tokens is None else self.logprobs(tokens, 0),
-            "finish_reason": finish_reason,
-        }
+    def choice(self, index: int, content: ChoiceContent, finish_reason: str) -> str:
+        if content.calls:
+            raise ContractError(_NO_CALLS)
+        # The legacy shape has no place for reasoning; it comes before the answer.
+        text = encode_basestring_ascii(content.reasoning + content.text)
+        return (
+            f'{{"index":{index},"text":{text},"logprobs":{_logprobs(content)},'
+            f'"finish_reason":{json.dumps(finish_reason)}}}'
+        )
+
+
+_NO_CALLS: Final = "a text completion cannot hold a tool call"
+
+
+def _logprobs(content: ChoiceContent) -> str:
+    return "null" if content.logprobs is None else content.logprobs.text()
 
 
 _SHAPES: Final[dict[Endpoint, Shape]] = {Endpoint.CHAT: _ChatShape(), Endpoint.COMPLETION: _CompletionShape()}

@@ -32,9 +32,11 @@ def check_structure(body: bytes) -> None:
         return
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if body.count(b'"') > 2 * MAX_STRINGS:
+    # To split is several times faster than to count, and ends where there are too many.
+    pieces = body.split(b'"', 2 * MAX_STRINGS + 1)
+    if len(pieces) > 2 * MAX_STRINGS + 1:
         raise _too_much("strings", MAX_STRINGS)
-    structure = b"".join(body.split(b'"')[::2])
+    structure = b"".join(pieces[::2])
     if structure.count(b"[") + structure.count(b"{") > MAX_CONTAINERS:
         raise _too_much("arrays and objects", MAX_CONTAINERS)
     if structure.count(b",") > MAX_ITEMS:

@@ -32,7 +32,7 @@ async def test_a_refusal_has_a_status_of_its_own_streamed_or_not(
     fake: FakeService, client: RawClient, refusal: Fail, status: int, code: str, should_retry: str, *, stream: bool
 ) -> None:
     fake.will(refusal)
-    response = await client.post(chat_body(stream=stream))
+    response = await client.post(chat_body(stream=stream), headers={"authorization": "Bearer k"})
     assert response.status == status
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-should-retry"] == should_retry
@@ -69,6 +69,7 @@ async def test_texts_without_a_reason_stay_inside(fake: FakeService, client: Raw
         assert b"10.1.2.3" not in response.body
 
 
+@pytest.mark.report("D02")
 async def test_a_failure_within_a_stream_is_the_last_event_and_nothing_looks_like_an_end(
     fake: FakeService, client: RawClient
 ) -> None:

@@ -31,6 +31,7 @@ DEEP = [
 ]
 
 
+@pytest.mark.report("E01", "E03")
 @pytest.mark.parametrize(
     "body",
     [
@@ -79,7 +80,7 @@ async def test_a_body_that_is_no_json_object_is_400_and_the_next_request_works(
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
@@ -109,6 +110,7 @@ async def test_of_two_members_with_one_name_the_last_counts(fake: FakeService, c
     assert (await fake.next_call()).request.sampling.temperature == 1
 
 
+@pytest.mark.report("E04")
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
@@ -179,10 +181,10 @@ async def test_the_root_says_where_to_go(client: RawClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [
-        ("GET", CHAT, 405, "POST"),
-        ("PUT", CHAT, 405, "POST"),
+        ("GET", CHAT, 405, "OPTIONS, POST"),
+        ("PUT", CHAT, 405, "OPTIONS, POST"),
         ("FOO", CHAT, 400, None),  # unknown to the HTTP parser
-        ("DELETE", "/v1/models", 405, "GET, HEAD"),
+        ("DELETE", "/v1/models", 405, "GET, HEAD, OPTIONS"),
         ("POST", "/v1/chat/completions/", 404, None),
         ("POST", "//chat/completions", 404, None),
         ("POST", "/v1/v1/chat/completions", 404, None),
@@ -250,8 +252,8 @@ async def test_preflights_of_configured_origins_pass_without_a_key() -> None:
 
 async def test_without_configured_origins_no_page_may_read(client: RawClient) -> None:
     response = await client.get(CHAT, "OPTIONS", {**PREFLIGHT, "origin": "https://chat.example"})
-    assert response.status == 405
-    assert "access-control-allow-origin" not in response.headers
+    assert response.status == 204
+    assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 async def test_a_request_head_is_bounded(client: RawClient) -> None:

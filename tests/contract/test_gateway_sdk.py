@@ -36,6 +36,7 @@ async def test_a_stream_with_usage() -> None:
         assert chunks[-1].usage.total_tokens == 5
 
 
+@pytest.mark.report("C01")
 async def test_the_stream_helper_accumulates_a_whole_answer() -> None:
     async with sdk(heartbeat_s=0.05) as (fake, client):
         fake.will(started(), delta("a"), delta("b", 1), delta("c"), finished(), finished(index=1), completed())

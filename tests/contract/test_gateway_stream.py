@@ -25,12 +25,18 @@ async def stream(*script: gen.GenerateResponse, path: str = "/v1/chat/completion
         return response
 
 
+@pytest.mark.report("C01", "C07", "C08")
 async def test_a_stream_is_role_then_text_then_reason_then_done() -> None:
     response = await stream(started(), delta("Hel"), delta("lo"), finished(), completed())
     assert response.status == 200
     first, *texts, last = chunks(response.body)
     assert first["choices"] == [
-        {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": "", "refusal": None},
+            "logprobs": None,
+            "finish_reason": None,
+        }
     ]
     assert [chunk["choices"][0]["delta"] for chunk in texts] == [{"content": "Hel"}, {"content": "lo"}]
     assert last["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
@@ -54,6 +60,7 @@ async def test_every_chunk_fits_the_published_schema_and_names_one_generation() 
     }
 
 
+@pytest.mark.report("C03")
 async def test_the_usage_chunk_comes_last_without_choices_and_the_others_say_null() -> None:
     response = await stream(started(), delta("a"), finished(), completed(), stream_options={"include_usage": True})
     *others, last = chunks(response.body)
@@ -82,6 +89,7 @@ async def test_every_way_of_running_out_of_room_is_length(reason: str) -> None:
     assert chunks(response.body)[-1]["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.report("C11")
 async def test_choices_are_told_apart_and_each_ends_once() -> None:
     script = (
         started(), delta("a", 1), delta("b", 0), finished(index=1), delta("c", 0), finished("LENGTH", 0), completed()
@@ -96,11 +104,12 @@ async def test_choices_are_told_apart_and_each_ends_once() -> None:
     assert seen == {0: ["assistant", "b", "c", "length"], 1: ["assistant", "a", "stop"]}
 
 
+@pytest.mark.report("C14")
 async def test_each_write_is_a_whole_number_of_events_and_long_texts_are_cut() -> None:
     text = "x\U0001f63a\u2028" * 40_000
     response = await stream(started(), delta(text), finished(), completed())
     for piece in response.pieces:
-        assert piece.startswith(b"data: ")
+        assert piece.startswith((b"id: ", b"data: [DONE]"))
         assert piece.endswith(b"\n\n")
         assert max(map(len, piece.split(b"\n"))) < 65_536
     joined = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks(response.body))
@@ -131,6 +140,7 @@ async def test_completions_stream_in_the_legacy_shape() -> None:
     assert (last.choices[0].text, last.choices[0].finish_reason) == ("", "stop")
 
 
+@pytest.mark.report("F01", "F03")
 async def test_logprobs_carry_bytes_and_no_infinity() -> None:
     half = gen.TokenLogprob(token_id=1, logprob=float("-inf"), text="\ufffd", raw_bytes=b"\xf0\x9f")
     rest = gen.TokenLogprob(token_id=2, logprob=-0.1, text="\ufffd", raw_bytes=b"\x98\xb8")
@@ -144,6 +154,7 @@ async def test_logprobs_carry_bytes_and_no_infinity() -> None:
     assert b"Infinity" not in response.body
 
 
+@pytest.mark.report("C09")
 async def test_a_connection_serves_again_after_a_stream() -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway, gateway.connect() as client:
         for _ in range(3):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 
 import grpc
 
@@ -111,3 +112,10 @@ async def test_a_whole_answer_may_take_longer_than_the_hold() -> None:
         wait.set()
         response = await client.response()
         assert response.json()["choices"][0]["message"]["content"] == "a"
+
+
+async def test_no_event_waits_for_the_acknowledgement_of_the_one_before() -> None:
+    async with fake_service() as fake, running_gateway(fake.address) as gateway, gateway.connect() as client:
+        await client.get("/healthz")
+        (connection,) = gateway.server._server.server_state.connections
+        assert connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -25,6 +25,7 @@ from typing import Any, Final
 import pytest
 
 __all__ = [
+    "PYTHON",
     "ROOT",
     "STARTED",
     "Process",
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+# Runs the servers: this interpreter, unless the tests run in an environment that has no servers.
+PYTHON: Final = os.environ.get("SERVER_PYTHON") or sys.executable
 # The embedded model loads in 5 to 7 s on two idle cores.
 START_S: Final = 60.0
 # After SIGTERM; every process here gets a grace of about a second.
@@ -190,7 +193,7 @@ def _server(
     module: str, prefix: str, settings: Mapping[str, object], folder: Path, ready: re.Pattern[str]
 ) -> Iterator[Process]:
     given = {name if name.isupper() else prefix + name.upper(): str(value) for name, value in settings.items()}
-    with process(module, [sys.executable, "-m", module], folder, clean_environment(**given)) as running:
+    with process(module, [PYTHON, "-m", module], folder, clean_environment(**given)) as running:
         running.port = int(running.wait_for(ready)[1])
         yield running
         if running.is_running:

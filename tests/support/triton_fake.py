@@ -8,7 +8,8 @@ the real one. Each generation follows the steps of `script`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-__all__ = ["Abort", "Drop", "Error", "FakeTriton", "Final", "Hang", "Says", "Step", "model_config"]
+__all__ = ["Abort", "Do", "Drop", "Error", "FakeTriton", "Final", "Hang", "Says", "Step", "model_config"]
 
 MODELS = Path(__file__).resolve().parents[2] / "deploy" / "triton" / "models"
 
@@ -73,7 +74,14 @@ class Abort:
     details: str
 
 
-Step = Says | Final | Error | Drop | Hang | Abort
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Nothing is sent; `action` runs to its end, for pauses and for what a test does in the middle."""
+
+    action: Callable[[], Awaitable[object]]
+
+
+Step = Says | Final | Error | Drop | Hang | Abort | Do
 
 
 @dataclass(slots=True)
@@ -81,16 +89,26 @@ class FakeTriton:
     """Use as an async context manager; `url` is its address.
 
     What it saw stays readable afterwards: `requests`, `metadata`, `timeouts_s`
-    per generation, `stops` (ids in the order of their arrival), `order` ("cancel"
-    and "stop" as they came in) and `half_closed`.
+    and `sent` (how many responses) per generation, `stops` (ids in the order of
+    their arrival), `order` ("cancel" and "stop" as they came in), `cancelled_at_s`
+    (`time.monotonic` of each cancel) and `half_closed`.
     """
 
     script: Sequence[Step] = (Says(b"Hello"), Final())
+    # What the canaries of health checks get, which are then not among `requests`; None: the script, as everybody.
+    canary_script: Sequence[Step] | None = None
     version: str = "2.51.0"
     is_live: bool = True
     is_model_ready: bool = True
     # ModelConfig is not answered any more.
     is_description_stuck: bool = False
+    # Like the real one: the empty final response is only for a request that asked for it, and an id that runs
+    # already is refused, in TensorRT-LLM's words.
+    is_strict: bool = False
+    # A stream stays open behind its final response, until the client ends it.
+    is_kept_open: bool = False
+    # Of the server, for example its limit of streams on one connection.
+    options: Sequence[tuple[str, Any]] = ()
     configs: dict[str, Any] = field(
         default_factory=lambda: {
             name: model_config(name) for name in ("ensemble", "tensorrt_llm", "preprocessing", "postprocessing")
@@ -100,6 +118,9 @@ class FakeTriton:
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str]] = field(default_factory=list)
     timeouts_s: list[float | None] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    running: set[str] = field(default_factory=set)
+    cancelled_at_s: list[float] = field(default_factory=list)
     stops: list[Any] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
     half_closed: list[bool] = field(default_factory=list)
@@ -123,7 +144,9 @@ class FakeTriton:
 
     async def start(self, port: int = 0) -> None:
         """Listen; port 0 takes a free one."""
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        # Like Triton, which takes messages of any size.
+        fixed = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+        self._server = grpc.aio.server(options=[*fixed, *self.options])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Servicer(self), self._server)
         address = f"127.0.0.1:{port}"
         if self.credentials is None:
@@ -183,10 +206,20 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
                 yield _message(first, Final())
                 first = await anext(aiter(requests), None)
             return
+        if fake.canary_script is not None and first.id.startswith("canary-"):
+            for step in fake.canary_script:
+                yield _message(first, step)
+            return
         fake.requests.append(first)
         fake.metadata.append({key: str(value) for key, value in context.invocation_metadata()})
         fake.timeouts_s.append(context.time_remaining())
+        at = len(fake.sent)
+        fake.sent.append(0)
         fake.received.set()
+        if fake.is_strict and first.id in fake.running:
+            yield _message(first, Error(f"requestId {first.id} is already in progress, request is ignored."))
+            return
+        fake.running.add(first.id)
         try:
             for step in fake.script:
                 if isinstance(step, Drop):
@@ -195,13 +228,28 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
                     await context.abort(step.code, step.details)
                 if isinstance(step, Hang):
                     await asyncio.Event().wait()
+                if isinstance(step, Do):
+                    await step.action()
+                    continue
+                if fake.is_strict and isinstance(step, Final) and not _takes_empty_final(first):
+                    continue
+                fake.sent[at] += 1
                 yield _message(first, step)
             # Like Triton: the stream ends once the client has half-closed.
             fake.half_closed.append(await anext(aiter(requests), None) is None)
+            if fake.is_kept_open:
+                await asyncio.Event().wait()
         except (asyncio.CancelledError, GeneratorExit):
             fake.order.append("cancel")
+            fake.cancelled_at_s.append(time.monotonic())
             fake.cancelled.set()
             raise
+        finally:
+            fake.running.discard(first.id)
+
+
+def _takes_empty_final(request: Any) -> bool:
+    return bool(request.parameters["triton_enable_empty_final_response"].bool_param)
 
 
 def _message(request: Any, step: Step) -> Any:

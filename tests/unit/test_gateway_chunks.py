@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.openai import documents
+from gateway.openai.answers import ContractError, WholeAnswer, finish_reasons
 from gateway.openai.chunks import ChunkStream
+from gateway.openai.logprobs import ChatLogprobs
 from gateway.openai.requests import Endpoint, GenerationCall, parse
-from gateway.openai.responses import ContractError, WholeAnswer, finish_reasons
+from gateway.openai.usage import server_timing
+from headrace.v1 import chat_pb2, usage_pb2
 from headrace.v1 import generation_pb2 as gen
 from tests.support.fake_service import completed, delta, finished, started
 from tests.support.gateway_harness import read_events
@@ -96,6 +99,186 @@ def test_log_probs_of_stream_and_whole_answer_are_the_same(
     assert {key: values for key, values in streamed.items() if values} == {k: v for k, v in expected.items() if v}
 
 
+def tool_piece(index: int, fragment: str = "", *, call_id: str = "", name: str = "", choice: int = 0) -> Any:
+    piece = chat_pb2.ToolCallDelta(index=index, id=call_id, function_name=name, arguments_fragment=fragment)
+    return gen.GenerateResponse(delta=gen.ChoiceDelta(index=choice, tool_call=piece))
+
+
+def reasoning(text: str, choice: int = 0) -> Any:
+    return gen.GenerateResponse(delta=gen.ChoiceDelta(index=choice, reasoning_text=text))
+
+
+def accumulated(found: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return the messages that a client puts together, after the rules of the API."""
+    messages: dict[int, dict[str, Any]] = {}
+    for chunk in found:
+        for choice in chunk["choices"]:
+            message = messages.setdefault(
+                choice["index"], {"content": "", "reasoning_content": "", "tool_calls": [], "finish_reason": None}
+            )
+            assert message["finish_reason"] is None
+            message["finish_reason"] = choice["finish_reason"]
+            delta = choice["delta"]
+            message["content"] += delta.get("content") or ""
+            message["reasoning_content"] += delta.get("reasoning_content") or ""
+            for entry in delta.get("tool_calls", []):
+                if entry["index"] == len(message["tool_calls"]):
+                    assert entry["type"] == "function"
+                    message["tool_calls"].append(
+                        {"id": entry["id"], "type": "function", "function": {"name": entry["function"]["name"]}}
+                    )
+                    message["tool_calls"][-1]["function"]["arguments"] = ""
+                else:
+                    assert entry.keys() == {"index", "function"}
+                    assert entry["function"].keys() == {"arguments"}
+                message["tool_calls"][entry["index"]]["function"]["arguments"] += entry["function"]["arguments"]
+    return messages
+
+
+parts = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from(["text", "reasoning", "call"]), st.integers(0, 2), texts), max_size=20
+)
+
+
+@given(parts)
+def test_reasoning_and_tool_calls_of_stream_and_whole_answer_are_the_same(
+    pieces: list[tuple[int, str, int, str]],
+) -> None:
+    request = call(n=2)
+    events = [started()]
+    begun: list[int] = [0, 0]
+    for choice, kind, number, text in pieces:
+        if kind == "text":
+            events.append(delta(text, choice))
+        elif kind == "reasoning":
+            events.append(reasoning(text, choice))
+        elif number < begun[choice]:
+            events.append(tool_piece(number, text, choice=choice))
+        else:
+            first = begun[choice]
+            begun[choice] += 1
+            events.append(tool_piece(first, text, call_id=f"c{first}", name=f"f{first}", choice=choice))
+    events += [finished("TOOL_CALLS", 0), finished("STOP", 1), completed()]
+    reader = WholeAnswer(request, 1)
+    whole = [reader.feed(event) for event in events][-1]
+    documents.ChatCompletion.model_validate_json(whole)
+    found = chunks(request, events)
+    for chunk in found:
+        documents.ChatCompletionChunk.model_validate_json(json.dumps(chunk))
+    streamed = accumulated(found)
+    for choice in json.loads(whole)["choices"]:
+        message = choice["message"]
+        told = streamed[choice["index"]]
+        assert told["content"] == (message["content"] or "")
+        assert told["reasoning_content"] == message.get("reasoning_content", "")
+        assert told["tool_calls"] == message.get("tool_calls", [])
+        assert told["finish_reason"] == choice["finish_reason"]
+        assert (message["content"] is None) is ("tool_calls" in message and not told["content"])
+
+
+def test_a_tool_call_tells_id_type_and_name_once() -> None:
+    events = [
+        started(),
+        tool_piece(0, call_id="c1", name="f"),
+        tool_piece(0, '{"a": "\u00e9'),
+        tool_piece(0, '"}'),
+        tool_piece(1, "{}", call_id="c2", name="g"),
+        finished("TOOL_CALLS"),
+        completed(),
+    ]
+    opening, *deltas, closing = (chunk["choices"][0] for chunk in chunks(call(), events))
+    assert opening["delta"] == {"role": "assistant", "content": None, "refusal": None}
+    assert [choice["delta"]["tool_calls"] for choice in deltas] == [
+        [{"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}],
+        [{"index": 0, "function": {"arguments": '{"a": "\u00e9'}}],
+        [{"index": 0, "function": {"arguments": '"}'}}],
+        [{"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}}],
+    ]
+    assert (closing["delta"], closing["finish_reason"]) == ({}, "tool_calls")
+
+
+def test_long_arguments_are_cut_and_begin_once() -> None:
+    arguments = "\U0001f600" * 20_000
+    found = chunks(call(), [started(), tool_piece(0, arguments, call_id="c", name="f"), finished(), completed()])
+    assert accumulated(found)[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": arguments}
+
+
+def test_an_answer_that_begins_with_text_or_reasoning_opens_with_an_empty_text() -> None:
+    for first in (delta("a"), reasoning("r")):
+        opening, said, *_ = chunks(call(), [started(), first, finished(), completed()])
+        assert opening["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+        assert said["choices"][0]["delta"] in ({"content": "a"}, {"reasoning_content": "r"})
+
+
+def test_a_text_completion_shows_reasoning_as_text_and_cannot_hold_a_tool_call() -> None:
+    request = call(Endpoint.COMPLETION)
+    events = [started(), reasoning("r"), delta("a"), finished(), completed()]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks(request, events)) == "ra"
+    whole = WholeAnswer(request, 1)
+    assert json.loads([whole.feed(event) for event in events][-1])["choices"][0]["text"] == "ra"
+    for reader in (ChunkStream(request, 1), WholeAnswer(request, 1)):
+        with pytest.raises(ContractError):
+            for event in [started(), tool_piece(0, call_id="c", name="f"), finished(), completed()]:
+                reader.feed(event)
+
+
+def numbered(events: list[Any]) -> list[Any]:
+    for sequence, event in enumerate(events, 1):
+        event.sequence = sequence
+    return events
+
+
+def ids_of(request: GenerationCall, events: list[Any]) -> list[tuple[str, str]]:
+    """Return (id, what follows it) of every event."""
+    reader = ChunkStream(request, 1)
+    body = b"".join(reader.feed(event) for event in numbered(events)).decode()
+    frames = [frame.split("\n") for frame in body.split("\n\n")[:-1]]
+    return [(lines[0].removeprefix("id: ") if len(lines) == 2 else "", lines[-1]) for lines in frames]
+
+
+def test_the_id_of_an_event_is_its_sequence_and_parts_come_before_it() -> None:
+    request = call(stream_options={"include_usage": True})
+    found = ids_of(request, [started(), delta("a"), delta("b"), reasoning("c"), finished(), completed()])
+    assert [number for number, _ in found] == ["2.1", "2", "3", "4", "5", "6", ""]
+    assert found[-1][1] == "data: [DONE]"
+    long = ids_of(call(), [started(), delta("x" * 6000), finished(), completed()])
+    assert [number for number, _ in long] == ["2.1", "2.2", "2.3", "2", "3", ""]
+    empty = ids_of(call(), [started(), finished(), completed()])
+    assert [number for number, _ in empty] == ["2.1", "2", ""]
+
+
+def test_the_tier_that_was_used_is_told_if_one_was_asked_for() -> None:
+    events = [started(), delta("a"), finished(), completed()]
+    assert {chunk["service_tier"] for chunk in chunks(call(service_tier="flex"), events)} == {"flex"}
+    assert not any("service_tier" in chunk for chunk in chunks(call(), events))
+    whole = WholeAnswer(call(service_tier="auto"), 1)
+    assert json.loads([whole.feed(event) for event in events][-1])["service_tier"] == "default"
+
+
+def test_reasoning_tokens_are_told_where_they_are_counted() -> None:
+    event = completed()
+    event.completed.usage.reasoning_token_count = 3
+    found = chunks(call(stream_options={"include_usage": True}), [started(), finished(), event])
+    assert found[-1]["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+
+
+def test_the_timing_of_a_header_leaves_out_what_was_not_reached() -> None:
+    timing = usage_pb2.Timing()
+    timing.queue_duration.FromMilliseconds(2)
+    timing.time_to_first_token.FromMicroseconds(1500)
+    assert server_timing(timing) == "queue;dur=2.000, ttft;dur=1.500"
+
+
+def test_a_number_of_a_log_prob_is_a_json_number_of_seven_digits() -> None:
+    values = {-0.1234567890123: -0.1234568, 0.0: 0.0, -1e-8: -1e-8, -12345678.0: -12345680.0, float("-inf"): -9999.0}
+    for value, told in values.items():
+        lone = gen.TokenLogprob(text="a", logprob=value)
+        writer = ChatLogprobs()
+        writer.add(lone)
+        (item,) = json.loads(writer.text())["content"]
+        assert item == {"token": "a", "logprob": told, "bytes": [97], "top_logprobs": []}
+
+
 def test_long_texts_and_many_log_probs_are_cut_into_bounded_events() -> None:
     many = [token("\U0001f600", "\U0001f600".encode(), tops=20) for _ in range(200)]
     request = call(logprobs=True, top_logprobs=20)
@@ -136,6 +319,11 @@ def test_every_finish_reason_of_the_contract_has_a_word() -> None:
         [started(), delta("a"), finished(), delta("b")],
         [started(), finished(), delta("")],
         [started(), finished(), completed(), completed()],
+        [started(), tool_piece(0, "{}")],
+        [started(), tool_piece(0, call_id="c")],
+        [started(), tool_piece(0, name="f")],
+        [started(), tool_piece(0, call_id="c", name="f"), tool_piece(1, "{}")],
+        [started(), tool_piece(0, call_id="c", name="f", choice=1)],
     ],
 )
 def test_what_breaks_the_order_is_a_contract_error(reader: Any, events: list[gen.GenerateResponse]) -> None:

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
+from gateway.openai.chat import ChatRequest
+from gateway.openai.constraints import StructuredOutputs
 from gateway.openai.errors import ApiError
+from gateway.openai.fields import StreamOptions
+from gateway.openai.parameters import HINTS, REFUSED
 from gateway.openai.requests import Endpoint, GenerationCall, parse
+from headrace.v1 import chat_pb2
 from headrace.v1 import generation_pb2 as gen
 
 
@@ -51,11 +57,62 @@ def refusal(call: Any, **members: Any) -> ApiError:
         ),
         (
             {"stream_options": {}},
-            "invalid_parameter",
+            None,
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
         ),
         ({"messages": None}, "invalid_type", "Invalid type for 'messages': expected an array, but got null instead."),
-        ({"tools": [1]}, "unsupported_parameter", "Unsupported parameter: 'tools' is not supported by this server."),
+        (
+            {"audio": {"voice": "x"}},
+            "unsupported_parameter",
+            "Unsupported parameter: 'audio' is not supported with this model. Only text is generated.",
+        ),
+        (
+            {"functions": [{"name": "f"}]},
+            "unsupported_parameter",
+            "Unsupported parameter: 'functions' is not supported with this model. Use 'tools' instead.",
+        ),
+        (
+            {"modalities": ["text", "audio"]},
+            "unsupported_value",
+            (
+                "Unsupported value: 'modalities[1]' does not support 'audio' with this model. "
+                "Supported values are: 'text'."
+            ),
+        ),
+        (
+            {"service_tier": "scale"},
+            "invalid_value",
+            (
+                "Invalid value for 'service_tier': 'scale'. "
+                "Supported values are: 'auto', 'default', 'flex', 'priority' and 'fast'."
+            ),
+        ),
+        (
+            {"top_logprobs": 2},
+            None,
+            "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}},
+            "invalid_value",
+            (
+                "Invalid 'response_format.json_schema.name': string does not match pattern. "
+                "Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+            ),
+        ),
+        (
+            {"messages": [{"role": "nobody", "content": "x"}]},
+            "invalid_value",
+            (
+                "Invalid value for 'messages[0].role': 'nobody'. "
+                "Supported values are: 'system', 'developer', 'user', 'assistant', 'tool'."
+            ),
+        ),
+        (
+            {"messages": [{"content": "x"}]},
+            "missing_required_parameter",
+            "Missing required parameter: 'messages[0].role'.",
+        ),
         (
             {"stop": ""},
             "string_below_min_length",
@@ -229,7 +286,7 @@ def test_a_prompt_is_a_text_or_token_ids_or_a_list_of_one(prompt: Any, text: str
     assert (request.prompt, list(request.tokens.ids)) == (text, tokens)
 
 
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], [], "", [[]], [""], 5, None, [1, "a"], [True], [-1], {}])
+@pytest.mark.parametrize("prompt", [[], "", [[]], [""], 5, None, [1, "a"], [True], [-1], {}])
 def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     assert str(refusal(completion, prompt=prompt).param).startswith("prompt")
 
@@ -238,26 +295,135 @@ def test_other_prompts_are_refused_by_name(prompt: Any) -> None:
     "harmless",
     [
         {"tools": []}, {"tools": None}, {"tool_choice": "none"}, {"tool_choice": "auto"}, {"modalities": ["text"]},
-        {"functions": []}, {"audio": None},
+        {"functions": []}, {"audio": None}, {"function_call": "auto"}, {"parallel_tool_calls": True},
+        {"skip_special_tokens": True}, {"add_generation_prompt": True}, {"use_beam_search": False},
+        {"length_penalty": 1.0}, {"store": True}, {"prediction": {"type": "content", "content": "x"}},
+        {"prompt_cache_key": "k"}, {"prompt_cache_retention": "24h"}, {"verbosity": "low"}, {"some_new_member": [1]},
     ],
 )  # fmt: skip
 def test_members_that_ask_for_nothing_pass(harmless: dict[str, Any]) -> None:
     assert chat(**harmless).request == chat().request
 
 
-def test_echo_suffix_and_best_of_are_refused_unless_they_ask_for_nothing() -> None:
-    assert completion(echo=False, suffix=None, best_of=1).request == completion().request
-    for name, value in {"echo": True, "suffix": "x", "best_of": 2}.items():
-        assert refusal(completion, **{name: value}).param == name
-
-
 def test_a_response_format_becomes_a_constraint() -> None:
     assert not chat(response_format={"type": "text"}).request.HasField("constraint")
     assert chat(response_format={"type": "json_object"}).request.constraint.HasField("json_object")
     schema = {"type": "object", "properties": {"b": {}, "a": {"enum": ["\u00e9"]}}}
-    given = chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    given = chat(
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    )
     assert list(json.loads(given.request.constraint.json_schema)["properties"]) == ["b", "a"]
     assert json.loads(given.request.constraint.json_schema) == schema
+
+
+@pytest.mark.parametrize(
+    ("members", "kind", "value"),
+    [
+        ({"guided_json": {"b": 1, "a": 2}}, "json_schema", '{"b":1,"a":2}'),
+        ({"guided_json": '{"type": "object"}'}, "json_schema", '{"type": "object"}'),
+        ({"guided_regex": "a+"}, "regex", "a+"),
+        ({"guided_grammar": "root ::= 'a'"}, "grammar", "root ::= 'a'"),
+        ({"structured_outputs": {"json": {"type": "string"}}}, "json_schema", '{"type":"string"}'),
+        ({"structured_outputs": {"regex": "a+"}}, "regex", "a+"),
+        ({"structured_outputs": {"grammar": "g"}}, "grammar", "g"),
+    ],
+)
+@pytest.mark.parametrize("call", [chat, completion])
+def test_the_ways_of_other_servers_to_ask_for_a_constraint_are_understood(
+    call: Any, members: dict[str, Any], kind: str, value: str
+) -> None:
+    given = call(**members)
+    assert given.request.constraint.WhichOneof("kind") == kind
+    assert getattr(given.request.constraint, kind) == value
+    name, member = next((name, given) for name, given in members.items())
+    spelled = f"{name}.{next(iter(member))}" if name == "structured_outputs" else name
+    assert given.naming.json_name(f"constraint.{kind}") == spelled
+
+
+def test_a_choice_among_texts_travels_in_both_spellings() -> None:
+    for call in (chat(guided_choice=["a", "b"]), chat(structured_outputs={"choice": ["a", "b"]})):
+        assert list(call.request.constraint.choice.choices) == ["a", "b"]
+    named = chat(guided_choice=["a", "b"]).naming.json_name("constraint.choice.choices[1]")
+    assert named == "guided_choice[1]"
+    assert chat(structured_outputs={"json_object": True}).request.constraint.HasField("json_object")
+
+
+def test_two_constraints_are_refused_and_both_are_named() -> None:
+    error = refusal(chat, response_format={"type": "json_object"}, guided_regex="a")
+    assert (error.param, error.code) == ("guided_regex", "invalid_value")
+    assert "'response_format' and 'guided_regex'" in error.message
+    assert "structured_outputs.json" in refusal(chat, structured_outputs={"json": {}, "regex": "a"}).message
+    assert chat(response_format={"type": "text"}, guided_regex="a").request.constraint.regex == "a"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"guided_json": 5}, {"guided_json": []}, {"guided_json": {"a": "x" * 300_000}},
+        {"guided_json": {"a": [10**4000] * 500}}, {"guided_choice": []}, {"guided_choice": [""]}, {"guided_regex": ""},
+        {"structured_outputs": 1}, {"structured_outputs": {"structural_tag": "x"}}, {"guided_whitespace_pattern": " "},
+        {"response_format": {"type": "json_schema"}}, {"response_format": {"type": "xml"}}, {"response_format": "text"},
+    ],
+)  # fmt: skip
+def test_constraints_that_are_none_are_refused_by_name(members: dict[str, Any]) -> None:
+    assert str(refusal(chat, **members).param).startswith(next(iter(members)))
+
+
+def test_numbers_of_a_schema_are_numbers() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"q"}],"guided_json":{"maximum":NaN}}'
+    with pytest.raises(ApiError) as caught:
+        parse(Endpoint.CHAT, body)
+    assert (caught.value.param, "finite" in caught.value.message) == ("guided_json", True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "priority", "served"),
+    [
+        (None, gen.PRIORITY_UNSPECIFIED, None),
+        ("auto", gen.PRIORITY_UNSPECIFIED, "default"),
+        ("default", gen.PRIORITY_UNSPECIFIED, "default"),
+        ("priority", gen.PRIORITY_INTERACTIVE, "priority"),
+        ("fast", gen.PRIORITY_INTERACTIVE, "priority"),
+        ("flex", gen.PRIORITY_BATCH, "flex"),
+    ],
+)
+def test_a_service_tier_is_a_scheduling_class(asked: str | None, priority: int, served: str | None) -> None:
+    call = chat(service_tier=asked)
+    assert (call.request.priority, call.service_tier) == (priority, served)
+
+
+def test_the_end_user_travels_and_the_safety_identifier_counts_more() -> None:
+    assert chat(user="a").request.end_user == "a"
+    both = chat(user="a", safety_identifier="b")
+    assert (both.request.end_user, both.naming.json_name("end_user")) == ("b", "safety_identifier")
+    assert completion(user="a").request.end_user == "a"
+    assert refusal(chat, user="x" * 513).code == "string_above_max_length"
+    assert refusal(chat, safety_identifier="x" * 65).param == "safety_identifier"
+
+
+@pytest.mark.parametrize("metadata", [{"a": "b"}, {}, None, {str(i): "x" * 512 for i in range(16)}])
+def test_metadata_is_checked_and_changes_nothing(metadata: Any) -> None:
+    assert chat(metadata=metadata).request == chat().request
+
+
+@pytest.mark.parametrize(
+    ("metadata", "param"),
+    [
+        ({str(i): "" for i in range(17)}, "metadata"),
+        ({"a": 1}, "metadata.a"),
+        ({"a": "x" * 513}, "metadata.a"),
+        ({"k" * 65: "v"}, "metadata." + "k" * 64),
+        ([], "metadata"),
+    ],
+)
+def test_metadata_is_at_most_sixteen_short_texts(metadata: Any, param: str) -> None:
+    assert refusal(chat, metadata=metadata).param == param
+
+
+@pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+def test_every_reasoning_effort_travels(effort: str) -> None:
+    sent = chat(reasoning_effort=effort).request.chat.reasoning_effort
+    assert chat_pb2.ReasoningEffort.Name(sent) == f"REASONING_EFFORT_{effort.upper()}"
 
 
 def test_template_variables_travel_and_their_depth_is_bounded() -> None:
@@ -283,6 +449,43 @@ def test_the_extensions_of_other_servers_travel() -> None:
     assert chat(top_k=-1).request.sampling.top_k == 0
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"skip_special_tokens": False}, {"add_generation_prompt": False}, {"continue_final_message": True},
+        {"chat_template": "{{ messages }}"}, {"documents": [{}]}, {"include_reasoning": False}, {"prompt_logprobs": 0},
+        {"use_beam_search": True}, {"length_penalty": 0.5}, {"truncate_prompt_tokens": 5}, {"allowed_token_ids": [1]},
+        {"web_search_options": {"user_location": None}}, {"function_call": {"name": "f"}},
+        {"spaces_between_special_tokens": False},
+    ],
+)  # fmt: skip
+def test_what_would_change_the_answer_and_is_not_served_is_refused_by_name(members: dict[str, Any]) -> None:
+    (name,) = members
+    error = refusal(chat, **members)
+    assert (error.param, error.code) == (name, "unsupported_parameter")
+    assert error.message.startswith(f"Unsupported parameter: '{name}' is not supported with this model.")
+
+
+@pytest.mark.parametrize("schema", [ChatRequest, StreamOptions, StructuredOutputs])
+def test_the_tables_of_members_that_are_not_used_hold_what_the_schemas_say(schema: type[BaseModel]) -> None:
+    hints, refused = set(), set()
+    for name, field in schema.model_fields.items():
+        if field.description == "Accepted and not used.":
+            hints.add(name)
+        elif field.annotation is Any:
+            refused.add(name)
+    assert hints <= HINTS.keys()
+    assert refused <= REFUSED.keys()
+    if schema is ChatRequest:
+        assert HINTS.keys() - hints == {"include_obfuscation"}
+        assert REFUSED.keys() - refused == {"structural_tag", "suffix"}
+
+
+def test_the_published_schema_says_why_a_hint_is_not_used() -> None:
+    described = ChatRequest.model_json_schema()["properties"]["store"]["description"]
+    assert described == f"Accepted and not used: {HINTS['store']}"
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -292,7 +495,8 @@ names = st.sampled_from(
     [
         "model", "messages", "prompt", "stream", "stream_options", "n", "temperature", "top_p", "top_k", "seed", "stop",
         "logit_bias", "logprobs", "top_logprobs", "response_format", "tools", "max_tokens", "user", "x",
-        "chat_template_kwargs",
+        "chat_template_kwargs", "tool_choice", "metadata", "guided_json", "structured_outputs", "service_tier",
+        "parallel_tool_calls", "reasoning_effort", "guided_choice",
     ]
 )  # fmt: skip
 

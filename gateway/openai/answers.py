@@ -13,10 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
-from google.protobuf.duration_pb2 import Duration
-
+from gateway import sse
+from gateway.openai.content import ChoiceContent, ContractError
+from gateway.openai.errors import ApiError
 from gateway.openai.requests import GenerationCall
 from gateway.openai.shapes import shape_of
+from gateway.openai.usage import timing_document, usage_document
 from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import usage_pb2
 
@@ -34,12 +36,9 @@ finish_reasons: Final[Mapping[int, str]] = {
     gen.FINISH_REASON_STOP: "stop",
     gen.FINISH_REASON_LENGTH: "length",
     gen.FINISH_REASON_CONTEXT_LENGTH: "length",
+    gen.FINISH_REASON_TOOL_CALLS: "tool_calls",
     gen.FINISH_REASON_TIME_LIMIT: "length",
 }
-
-
-class ContractError(Exception):
-    """The service sent what the contract does not allow."""
 
 
 class GenerationReader(ABC):
@@ -51,16 +50,18 @@ class GenerationReader(ABC):
 
     def __init__(self, call: GenerationCall, created_s: int) -> None:
         self.shape = shape_of(call.endpoint)
+        self.sequence = 0  # of the last event
         self.generation_id = ""
         self.model = call.request.model
         self.fingerprint = ""
         self.created_s = created_s
         self.has_started = False
-        self.has_output = False  # some text came
+        self.has_output = False  # some text, reasoning or tool call came
         self.is_complete = False
         self.finished: dict[int, str] = {}  # choice index -> finish_reason
         self.usage: usage_pb2.Usage | None = None
         self.timing: usage_pb2.Timing | None = None
+        self._service_tier = call.service_tier
         self._choices = call.choices
         self._wants_logprobs = call.request.output.logprobs
 
@@ -69,6 +70,7 @@ class GenerationReader(ABC):
 
         ContractError if the event may not come here.
         """
+        self.sequence = event.sequence
         kind = event.WhichOneof("event")
         if kind == "delta":
             return self._on_delta(event.delta)
@@ -79,6 +81,10 @@ class GenerationReader(ABC):
         if kind == "completed":
             return self._complete(event.completed)
         return b""
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the last event of a stream that has begun and ends with `error`."""
+        return sse.event(error.document())
 
     def check_complete(self) -> None:
         """ContractError unless the generation was seen to its end."""
@@ -131,16 +137,12 @@ class WholeAnswer(GenerationReader):
 
     def __init__(self, call: GenerationCall, created_s: int) -> None:
         super().__init__(call, created_s)
-        self._texts: dict[int, list[str]] = {}
-        self._tokens: dict[int, list[gen.TokenLogprob]] = {}
+        self._contents: dict[int, ChoiceContent] = {}
 
     def _on_delta(self, delta: gen.ChoiceDelta) -> bytes:
         self._check_open(delta.index)
-        if delta.text:
+        if self._content(delta.index).add(delta):
             self.has_output = True
-            self._texts.setdefault(delta.index, []).append(delta.text)
-        if self._wants_logprobs:
-            self._tokens.setdefault(delta.index, []).extend(delta.logprobs)
         return b""
 
     def _on_finished(self, index: int, finish_reason: str) -> bytes:  # noqa: ARG002 - kept by the base class
@@ -148,56 +150,28 @@ class WholeAnswer(GenerationReader):
 
     def _on_completed(self) -> bytes:
         choices = [
-            self.shape.choice(
-                index,
-                "".join(self._texts.get(index, ())),
-                self._tokens.get(index, []) if self._wants_logprobs else None,
-                finish_reason,
-            )
+            self.shape.choice(index, self._content(index), finish_reason)
             for index, finish_reason in sorted(self.finished.items())
         ]
-        document = {
+        head: dict[str, Any] = {
             "id": self.shape.id_prefix + self.generation_id,
             "object": self.shape.answer_object,
             "created": self.created_s,
             "model": self.model,
             "system_fingerprint": self.fingerprint or None,
-            "choices": choices,
-            "usage": usage_document(self.usage),
         }
+        if self._service_tier is not None:
+            head["service_tier"] = self._service_tier
+        tail: dict[str, Any] = {"usage": usage_document(self.usage)}
         if self.timing is not None:
-            document["timing"] = timing_document(self.timing)
-        return json.dumps(document, separators=(",", ":")).encode("ascii")
+            tail["timing"] = timing_document(self.timing)
+        before = json.dumps(head, separators=(",", ":"))[:-1]
+        behind = json.dumps(tail, separators=(",", ":"))[1:]
+        return f'{before},"choices":[{",".join(choices)}],{behind}'.encode("ascii")
 
-
-def usage_document(usage: usage_pb2.Usage | None) -> dict[str, Any] | None:
-    """Return the `usage` member; None if a count is unknown, because zeros would be false."""
-    if usage is None or not (usage.HasField("prompt_token_count") and usage.HasField("output_token_count")):
-        return None
-    document: dict[str, Any] = {
-        "prompt_tokens": usage.prompt_token_count,
-        "completion_tokens": usage.output_token_count,
-        "total_tokens": usage.prompt_token_count + usage.output_token_count,
-    }
-    if usage.HasField("cached_prompt_token_count"):
-        document["prompt_tokens_details"] = {"cached_tokens": usage.cached_prompt_token_count}
-    return document
-
-
-def timing_document(timing: usage_pb2.Timing) -> dict[str, float | None]:
-    """Return the vendor member `timing`: milliseconds on the service's clock, null where a point was not reached."""
-    return {
-        "queue_ms": _milliseconds(timing, "queue_duration"),
-        "prefill_ms": _milliseconds(timing, "prefill_duration"),
-        "time_to_first_token_ms": _milliseconds(timing, "time_to_first_token"),
-        "decode_ms": _milliseconds(timing, "decode_duration"),
-        "total_ms": _milliseconds(timing, "total_duration"),
-        "output_tokens_per_second": round(timing.output_tokens_per_second, 3),
-    }
-
-
-def _milliseconds(timing: usage_pb2.Timing, field: str) -> float | None:
-    if not timing.HasField(field):
-        return None
-    duration: Duration = getattr(timing, field)
-    return round(duration.seconds * 1e3 + duration.nanos / 1e6, 3)
+    def _content(self, index: int) -> ChoiceContent:
+        content = self._contents.get(index)
+        if content is None:
+            writer = self.shape.logprobs(0) if self._wants_logprobs else None
+            content = self._contents[index] = ChoiceContent(writer)
+        return content
