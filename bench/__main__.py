@@ -21,7 +21,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import floor
+from bench import floor, openai
 from bench.load import StreamResult, open_stream, read_streams
 from bench.processes import Path, running_path
 from bench.triton import section as triton
@@ -43,21 +43,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds per figure; the median is taken")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
-    parser.add_argument("--only", choices=("path", "triton"), help="one topic; the other keeps its last figures")
+    parser.add_argument(
+        "--only", choices=("path", "openai", "triton"), help="one topic; the others keep their last figures"
+    )
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
     scale = 10 if arguments.quick else 1
     results = json.loads(RESULTS.read_text()) if arguments.only and RESULTS.exists() else {}
     results |= {"machine": _machine(), "rounds": rounds}
     console = Console(width=110)
-    if arguments.only != "triton":
+    if arguments.only in {None, "path"}:
         bare = [floor.measure(streams, tokens // scale) for streams, tokens in STREAMS.items()]
         with running_path() as path:
             results |= uvloop.run(_measure(path, rounds, scale))
         for row, one in zip(results["rows"], bare, strict=True):
             row["floor"] = one
         _print(console, results)
-    if arguments.only != "path":
+    if arguments.only in {None, "openai"}:
+        with running_path() as path:
+            results["openai"] = uvloop.run(openai.measure(path, rounds, scale))
+        openai.print_table(console, results["openai"])
+    if arguments.only in {None, "triton"}:
         with running_servers() as servers:
             results["triton"] = uvloop.run(triton.measure(servers, rounds, scale))
         triton.print_tables(console, results["triton"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -76,14 +77,17 @@ class _Reader(asyncio.Protocol):
         self._transport.abort()
 
 
-async def open_stream(port: int, script: dict[str, object], max_tokens: int) -> _Reader:
-    """Begin one streamed chat whose tokens the simulator makes as `script` says."""
+async def open_stream(
+    port: int, script: dict[str, object], max_tokens: int, members: Mapping[str, object] | None = None
+) -> _Reader:
+    """Begin one streamed chat whose tokens the simulator makes as `script` says; `members` go into the request."""
     body = json.dumps(
         {
             "model": "default",
             "stream": True,
             "max_tokens": max_tokens,
             "messages": [{"role": "user", "content": f"simulate: {json.dumps(script)}\n"}],
+            **(members or {}),
         }
     ).encode()
     head = (
@@ -95,11 +99,13 @@ async def open_stream(port: int, script: dict[str, object], max_tokens: int) -> 
     return reader
 
 
-async def read_streams(port: int, count: int, script: dict[str, object], max_tokens: int) -> list[StreamResult]:
+async def read_streams(
+    port: int, count: int, script: dict[str, object], max_tokens: int, members: Mapping[str, object] | None = None
+) -> list[StreamResult]:
     """Run `count` streams at once to their ends."""
 
     async def run() -> StreamResult:
-        reader = await open_stream(port, script, max_tokens)
+        reader = await open_stream(port, script, max_tokens, members)
         is_whole = await reader.done
         ttft_s = None if reader.first_s is None else reader.first_s - reader.sent_s
         return StreamResult(ttft_s, reader.tokens, is_whole)

@@ -52,6 +52,7 @@ def running_path() -> Iterator[Path]:
     grpc_port, http_port = free_ports(2)
     environment = clean_environment() | {
         "HEADRACE_BACKEND": "simulator",
+        "HEADRACE_TEMPLATE": "chatml",
         "HEADRACE_GRPC_PORT": str(grpc_port),
         "HEADRACE_SIMULATOR_TOKEN_MS": "0",
         "HEADRACE_LOG_LEVEL": "warning",

@@ -234,7 +234,7 @@ def _banner() -> None:
 Headrace is ready: gRPC on {grpc}, OpenAI-shaped HTTP on {_base_url()} (docs at /docs). Ctrl-C ends it.
 
   curl -N {_base_url()}/v1/chat/completions -H 'Content-Type: application/json' -d '{{
-    "model": "{_first_model()}", "stream": true,
+    "model": "{_model()}", "stream": true,
     "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
   .venv/bin/headrace generate{target} 'The capital of France is' --max-tokens 8
@@ -243,13 +243,15 @@ Headrace is ready: gRPC on {grpc}, OpenAI-shaped HTTP on {_base_url()} (docs at 
     )
 
 
-def _first_model() -> str:
-    """Return a name that requests can use."""
-    try:
-        with urllib.request.urlopen(f"{_base_url()}/v1/models", timeout=2) as response:
-            return str(json.load(response)["data"][0]["id"])
-    except (OSError, ValueError, LookupError):
-        return "default"
+def _model() -> str:
+    """Return a name that requests can use: the one that the documentation uses, where it exists."""
+    for path, name in (("models/default", "default"), ("models", None)):
+        try:
+            with urllib.request.urlopen(f"{_base_url()}/v1/{path}", timeout=2) as response:
+                return name or str(json.load(response)["data"][0]["id"])
+        except (OSError, ValueError, LookupError):
+            continue
+    return "default"
 
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ def open_parser(
 ) -> OutputParser | None:
     """Return a parser for one choice; None if there is nothing to parse.
 
-    `guided` wins over `tools`. `is_json`: a constraint makes the answer JSON. Forced output is JSON from its first character for
+    `guided` wins over `tools`; `is_json` says that a constraint makes the answer
+    JSON. Forced output is JSON from its first character for
     engines that allow nothing else, and behind the reasoning for those that wait
     with it: both are understood, whatever `starts_in_reasoning` says.
     """
