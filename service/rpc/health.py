@@ -13,12 +13,13 @@ from service.backends.base import Health
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 
-__all__ = ["GENERATION_SERVICE", "MODEL_SERVICE", "HealthMonitor", "model_health_name"]
+__all__ = ["GENERATION_SERVICE", "MODEL_SERVICE", "TOKENIZE_SERVICE", "HealthMonitor", "model_health_name"]
 
 logger = logging.getLogger("headrace.health")
 
 GENERATION_SERVICE: Final = "headrace.v1.GenerationService"
 MODEL_SERVICE: Final = "headrace.v1.ModelService"
+TOKENIZE_SERVICE: Final = "headrace.v1.TokenizeService"
 
 
 def model_health_name(model_id: str) -> str:
@@ -29,8 +30,8 @@ def model_health_name(model_id: str) -> str:
 class HealthMonitor:
     """Asks every engine for its health and publishes it as grpc.health.v1.
 
-    "" and GenerationService serve while at least one model does; ModelService
-    serves while the process takes calls; "model/<id>" is one model.
+    "", GenerationService and TokenizeService serve while at least one model does;
+    ModelService serves while the process takes calls; "model/<id>" is one model.
     """
 
     def __init__(self, registry: Registry, servicer: health.aio.HealthServicer, *, interval_s: float) -> None:
@@ -78,6 +79,7 @@ class HealthMonitor:
         is_any_ready = any(model.health is Health.READY for model in self._registry)
         await self._publish("", is_serving=is_any_ready)
         await self._publish(GENERATION_SERVICE, is_serving=is_any_ready)
+        await self._publish(TOKENIZE_SERVICE, is_serving=is_any_ready)
         await self._publish(MODEL_SERVICE, is_serving=True)
 
     async def _look_at_one(self, model: Model) -> None:

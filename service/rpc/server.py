@@ -11,7 +11,14 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from headrace.v1 import generation_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc
+from headrace.v1 import (
+    generation_pb2,
+    generation_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    tokenize_pb2,
+    tokenize_pb2_grpc,
+)
 from service.catalog.registry import Registry
 from service.generation.watch import Limits
 from service.rpc.drain import Drain
@@ -19,6 +26,7 @@ from service.rpc.generation import DeadlinePolicy, GenerationServicer
 from service.rpc.health import HealthMonitor
 from service.rpc.models import ModelServicer
 from service.rpc.observe import ObservingInterceptor
+from service.rpc.tokenize import TokenizeServicer
 
 __all__ = ["RpcServer", "ServerOptions", "TlsFiles"]
 
@@ -89,6 +97,9 @@ class RpcServer:
             GenerationServicer(registry, self.drain, self.monitor, limits, deadlines), self._server
         )
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(registry, self.drain), self._server)
+        tokenize_pb2_grpc.add_TokenizeServiceServicer_to_server(
+            TokenizeServicer(registry, self.drain, deadlines), self._server
+        )
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, self._server)
         reflection.enable_server_reflection(_service_names(), self._server)
 
@@ -120,7 +131,7 @@ class RpcServer:
 
 
 def _service_names() -> tuple[str, ...]:
-    files: tuple[Any, ...] = (generation_pb2, model_pb2, health_pb2)
+    files: tuple[Any, ...] = (generation_pb2, model_pb2, tokenize_pb2, health_pb2)
     names = [service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()]
     return (*names, reflection.SERVICE_NAME)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from openai import AsyncOpenAI, BadRequestError
 
 from service.backends.simulator import SimulatorBackend
 from service.backends.simulator_words import id_of_word
@@ -264,3 +265,21 @@ async def test_one_deadline_bounds_all_prompts(client: RawClient, service: Runni
     assert response.status == 504
     assert response.json()["error"]["code"] == "deadline_exceeded"
     await eventually(lambda: service.sim.running == 0)
+
+
+async def test_the_official_client_reads_it_all(served: tuple[RunningService, RunningGateway]) -> None:
+    async with AsyncOpenAI(base_url=f"{served[1].url}/v1", api_key="x", max_retries=0) as openai:
+        prompts = [says("one"), says("two")]
+        answer = await openai.completions.create(model="sim", prompt=prompts, n=2, best_of=3, max_tokens=5, logprobs=1)
+        assert [choice.text for choice in answer.choices] == ["one", "one", "two", "two"]
+        assert answer.choices[0].logprobs is not None
+        assert answer.choices[0].logprobs.tokens == ["o", "n", "e"]
+        stream = await openai.completions.create(model="sim", prompt=["A", "B"], echo=True, stream=True, max_tokens=2)
+        seen: dict[int, str] = {}
+        async for chunk in stream:
+            for choice in chunk.choices:
+                seen[choice.index] = seen.get(choice.index, "") + choice.text
+        assert {index: text[0] for index, text in seen.items()} == {0: "A", 1: "B"}
+        with pytest.raises(BadRequestError) as refused:
+            await openai.completions.create(model="sim", prompt="x", suffix="y")
+        assert (refused.value.param, refused.value.code) == ("suffix", "unsupported_parameter")

@@ -130,6 +130,7 @@ async def test_grpc_errors_are_asked_for_only_where_they_cannot_crash_the_server
     assert ("triton_grpc_error" in fake.metadata[0]) is is_sent
 
 
+@pytest.mark.report("D05", "D07")
 @pytest.mark.parametrize(
     ("script", "reason", "detail"),
     [
@@ -389,6 +390,7 @@ async def test_the_limit_makes_the_reason_length(fake: FakeTriton) -> None:
     await backend.close()
 
 
+@pytest.mark.report("D05")
 @pytest.mark.parametrize(
     "outputs",
     [

@@ -33,6 +33,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
     return [*pieces, data[at:]]
 
 
+@pytest.mark.report("A01", "A05")
 @given(st.binary(max_size=40), st.lists(st.integers(0, 4), max_size=40))
 def test_bytes_cut_anywhere_give_the_same_text(data: bytes, sizes: list[int]) -> None:
     assert joined(run(TextAssembler(), cut(data, sizes))) == data.decode("utf-8", "replace")
@@ -45,15 +46,18 @@ def test_every_delta_is_whole_characters(text: str, sizes: list[int]) -> None:
     assert "\ufffd" in text or not any("\ufffd" in one.text for one in out)
 
 
+@pytest.mark.report("A01")
 def test_a_character_split_over_tokens_comes_whole() -> None:
     out = run(TextAssembler(), [b"\xe8\x81", b"\xaa", b"\xe6\x98", b"\x8e"])
     assert [one.text for one in out] == ["", "聪", "", "明", ""]
 
 
+@pytest.mark.report("A06")
 def test_a_character_cut_by_the_end_becomes_one_replacement() -> None:
     assert joined(run(TextAssembler(), [b"ok", b"\xf0\x9f"])) == "ok\ufffd"
 
 
+@pytest.mark.report("A05")
 def test_real_replacement_characters_and_garbage_pass_at_once() -> None:
     assembler = TextAssembler()
     assert assembler.feed("a\ufffd".encode()).text == "a\ufffd"
@@ -61,6 +65,7 @@ def test_real_replacement_characters_and_garbage_pass_at_once() -> None:
     assert "".join(held) == "\ufffd" * 4
 
 
+@pytest.mark.report("A05")
 def test_cost_is_linear_in_a_stream_of_garbage() -> None:
     def run_s(count: int) -> float:
         begin = time.process_time()
@@ -101,6 +106,7 @@ def test_tokens_without_text_are_not_lost() -> None:
     assert assembler.flush().token_ids == (7,)
 
 
+@pytest.mark.report("A08")
 @pytest.mark.parametrize("has_logprobs", [True, False])
 def test_a_stop_token_ends_the_text_before_it(has_logprobs: bool) -> None:
     assembler = TextAssembler((), (9,))

@@ -78,6 +78,8 @@ def test_constraints_are_a_schema_or_a_grammar() -> None:
         (ConstraintKind.JSON_SCHEMA, "[]"),
         (ConstraintKind.JSON_SCHEMA, "true"),
         (ConstraintKind.JSON_SCHEMA, "[" * 200_000),
+        (ConstraintKind.JSON_SCHEMA, '{"properties": {"a": {"items": {"pattern": "(a{1,9999}b){1,9999}"}}}}'),
+        (ConstraintKind.JSON_SCHEMA, '{"patternProperties": {"(a{1,9999}b){1,9999}": {}}}'),
         (ConstraintKind.GRAMMAR, " \n"),
         (ConstraintKind.GRAMMAR, "root ::= " + "(" * 501 + '"a"' + ")" * 501),
         (ConstraintKind.GRAMMAR, ' %llguidance {}\nstart: "a"'),

@@ -34,6 +34,7 @@ def cut(text: str, sizes: list[int]) -> list[str]:
     return [*pieces, text[at:]]
 
 
+@pytest.mark.report("B05")
 @given(TEXT, STOPS, CUTS)
 def test_the_text_ends_where_the_whole_text_would(text: str, stops: tuple[str, ...], sizes: list[int]) -> None:
     found = [at for stop in stops if (at := text.find(stop)) >= 0]
@@ -56,6 +57,7 @@ def test_without_stop_strings_nothing_is_held(text: str, sizes: list[int]) -> No
     assert sent[:-1] == cut(text, sizes)
 
 
+@pytest.mark.report("B01", "B03", "B05")
 @pytest.mark.parametrize(
     ("stops", "pieces", "want", "matched"),
     [

@@ -43,6 +43,7 @@ def test_a_byte_level_token_with_other_characters_is_its_text() -> None:
     assert rule_of_decoder(BYTE_LEVEL).bytes_of("東京") == "東京".encode()
 
 
+@pytest.mark.report("A03")
 @pytest.mark.parametrize("decoder", [SENTENCEPIECE, LLAMA_2, sequence(BYTE_FALLBACK, FUSE, REPLACE)])
 def test_a_sentencepiece_token_is_its_text_with_spaces_or_one_byte(decoder: dict[str, Any]) -> None:
     rule = rule_of_decoder(decoder)

@@ -73,12 +73,14 @@ def test_byte_level_pieces_spell_the_text(gpt2: TokenCodec, text: str) -> None:
     assert joined(gpt2, gpt2.encode(text, add_special_tokens=False)) == text.encode()
 
 
+@pytest.mark.report("A03")
 @with_hard_examples
 @given(TEXTS)
 def test_sentencepiece_pieces_spell_the_text(gemma: TokenCodec, text: str) -> None:
     assert joined(gemma, gemma.encode(text, add_special_tokens=True)) == text.encode()
 
 
+@pytest.mark.report("A03")
 @with_hard_examples
 @given(TEXTS)
 def test_pieces_spell_the_space_that_the_tokenizer_puts_before_a_text(llama2: TokenCodec, text: str) -> None:
@@ -103,6 +105,10 @@ def test_a_character_may_be_cut_over_several_tokens(gpt2: TokenCodec, gemma: Tok
 def test_a_special_token_has_no_bytes_and_an_added_one_its_text(gpt2: TokenCodec) -> None:
     ids = gpt2.encode("<|im_start|><think>a<tool><é>", add_special_tokens=False)
     assert [gpt2.piece(number) for number in ids] == [b"", b"<think>", b"a", b"", "<é>".encode()]
+    with_tool = gpt2.piece_with(["<tool>", "<think>", "nothing"])
+    shown = gpt2.encode("<tool><|im_end|><think>a", add_special_tokens=False)
+    assert [with_tool(number) for number in shown] == [b"<tool>", b"", b"<think>", b"a"]
+    assert with_tool(10**6) == b""
 
 
 def test_an_id_outside_the_vocabulary_has_no_bytes(gpt2: TokenCodec) -> None:

@@ -37,7 +37,9 @@ REQUESTS: Mapping[Feature, EngineRequest] = {
     Feature.LOGPROBS: engine_request(logprobs=0),
     Feature.JSON_OBJECT: engine_request(constraint=Constraint(kind=ConstraintKind.JSON_OBJECT)),
     Feature.JSON_SCHEMA: engine_request(constraint=Constraint(kind=ConstraintKind.JSON_SCHEMA, source="{}")),
+    Feature.REGEX: engine_request(constraint=Constraint(kind=ConstraintKind.REGEX, source="a+")),
     Feature.GRAMMAR: engine_request(constraint=Constraint(kind=ConstraintKind.GRAMMAR, source="g")),
+    Feature.CHOICE: engine_request(constraint=Constraint(kind=ConstraintKind.CHOICE, source='["a"]')),
 }
 SETTINGS = ContractSettings()
 ENSEMBLE = model_facts("ensemble", model_config("ensemble"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +126,26 @@ def test_stop_words_and_the_constraint_are_sent() -> None:
     assert tensors(engine_request(constraint=GRAMMAR))["guided_decoding_guide_type"] == ["ebnf_grammar"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "source", "guide_type", "guide"),
+    [
+        (ConstraintKind.JSON_OBJECT, "", "json", "{}"),
+        (ConstraintKind.REGEX, r"a\d+", "regex", r"a\d+"),
+        (ConstraintKind.CHOICE, '["yes", "no"]', "ebnf_grammar", 'root ::= "yes" | "no"'),
+        (
+            ConstraintKind.CHOICE,
+            json.dumps(['say "é🧿"\n\t\r', "\\d \x00\x7f"]),
+            "ebnf_grammar",
+            r'root ::= "say \"é🧿\"\n\t\r" | "\\d \u0000\u007f"',
+        ),
+    ],
+)
+def test_every_constraint_has_a_guide(kind: ConstraintKind, source: str, guide_type: str, guide: str) -> None:
+    given = tensors(engine_request(constraint=Constraint(kind=kind, source=source)))
+    assert given["guided_decoding_guide_type"] == [guide_type]
+    assert given["guided_decoding_guide"] == [guide]
+
+
 def test_stop_words_are_left_to_the_service_where_the_model_takes_none() -> None:
     assert "stop_words" not in tensors(engine_request(stop_sequences=("a",)), without(FACTS, "stop_words"))
 
@@ -168,6 +189,16 @@ def test_every_output_that_is_asked_for_is_switched_on() -> None:
         (engine_request(logprobs=0), ["output_log_probs"], Feature.LOGPROBS),
         (engine_request(logprobs=1), [], Feature.TOP_LOGPROBS),
         (engine_request(constraint=GRAMMAR), ["guided_decoding_guide_type"], Feature.GRAMMAR),
+        (
+            engine_request(constraint=Constraint(kind=ConstraintKind.REGEX, source="a")),
+            ["guided_decoding_guide"],
+            Feature.REGEX,
+        ),
+        (
+            engine_request(constraint=Constraint(kind=ConstraintKind.CHOICE, source='["a"]')),
+            ["guided_decoding_guide_type"],
+            Feature.CHOICE,
+        ),
     ],
 )
 def test_what_the_model_has_no_tensor_for_is_refused_and_not_claimed(

@@ -150,6 +150,8 @@ def test_stop_strings_stay_in_the_text_for_the_service_to_find() -> None:
         (Constraint(kind=ConstraintKind.JSON_OBJECT), {"json_object": True}),
         (SCHEMA, {"json": {"type": "object"}}),
         (Constraint(kind=ConstraintKind.JSON_SCHEMA, source="true"), {"json": {}}),
+        (Constraint(kind=ConstraintKind.REGEX, source=r"a\d+"), {"regex": r"a\d+"}),
+        (Constraint(kind=ConstraintKind.CHOICE, source='["yes", "n\\u00e9"]'), {"choice": ["yes", "né"]}),
         (Constraint(kind=ConstraintKind.GRAMMAR, source='root ::= "é"'), {"grammar": 'root ::= "é"'}),
     ],
 )
@@ -187,6 +189,11 @@ def test_log_probs_are_asked_for_only_if_they_or_the_token_ids_are_wanted(fields
         (engine_request(logprobs=0), without(VLLM, "logprobs"), Feature.LOGPROBS),
         (engine_request(token_ids=True), without(VLLM, "return_logprobs"), Feature.TOKEN_IDS),
         (engine_request(constraint=SCHEMA), without(VLLM, "embedding_request"), Feature.JSON_SCHEMA),
+        (
+            engine_request(constraint=Constraint(kind=ConstraintKind.CHOICE, source='["a"]')),
+            without(VLLM, "embedding_request"),
+            Feature.CHOICE,
+        ),
     ],
 )
 def test_what_the_model_cannot_honour_is_refused_and_not_claimed(

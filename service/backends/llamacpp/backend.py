@@ -45,7 +45,9 @@ FEATURES: Final = frozenset(
         Feature.TOP_LOGPROBS,
         Feature.JSON_OBJECT,
         Feature.JSON_SCHEMA,
+        Feature.REGEX,
         Feature.GRAMMAR,
+        Feature.CHOICE,
     }
 )
 # Running requests end within one engine step of a cancellation.

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from service.backends.base import EngineRequest
+from service.backends.llamacpp.lexical import RegexError, check_size, choice_grammar, regex_grammar
 from service.core.errors import ServiceError, Violation, invalid
 from service.core.request import Constraint, ConstraintKind, Sampling
 
@@ -73,7 +75,7 @@ def engine_seed(seed: int) -> int:
 
 
 def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
-    """Return the fields of a constraint. Raises INVALID_FIELD for JSON that is none and for another dialect."""
+    """Return the fields of a constraint. Raises INVALID_FIELD for a source that cannot be used."""
     if constraint is None:
         return {}
     match constraint.kind:
@@ -84,6 +86,13 @@ def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
         case ConstraintKind.GRAMMAR:
             _check_grammar(constraint.source)
             return {"grammar": constraint.source}
+        case ConstraintKind.REGEX:
+            try:
+                return {"grammar": regex_grammar(constraint.source)}
+            except RegexError as error:
+                raise _refused("constraint.regex", str(error)) from None
+        case ConstraintKind.CHOICE:
+            return {"grammar": choice_grammar(json.loads(constraint.source))}
 
 
 def _check_grammar(source: str) -> None:
@@ -106,7 +115,25 @@ def _schema(source: str) -> dict[str, Any]:
         raise _refused("constraint.json_schema", f"must be JSON: {error}") from None
     if not isinstance(schema, dict):
         raise _refused("constraint.json_schema", "must be a JSON object")
+    for pattern in _patterns(schema):
+        try:
+            check_size(pattern)
+        except RegexError as error:
+            raise _refused("constraint.json_schema", f"the pattern {pattern[:64]!r}: {error}") from None
     return schema
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    """Yield what may be a regular expression in a schema, at any depth; the service bounds the depth."""
+    if isinstance(schema, dict):
+        pattern, named = schema.get("pattern"), schema.get("patternProperties")
+        if isinstance(pattern, str):
+            yield pattern
+        if isinstance(named, dict):
+            yield from named
+    children = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for child in children:
+        yield from _patterns(child)
 
 
 def _sampling_fields(sampling: Sampling) -> dict[str, Any]:

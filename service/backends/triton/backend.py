@@ -52,7 +52,9 @@ _ASSUMED_FEATURES: Final = frozenset(
         Feature.MIN_OUTPUT_TOKENS,
         Feature.JSON_OBJECT,
         Feature.JSON_SCHEMA,
+        Feature.REGEX,
         Feature.GRAMMAR,
+        Feature.CHOICE,
     }
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .jobs import EngineError
 
-__all__ = ["grammar_for_gbnf", "grammar_for_guide", "grammar_for_json", "grammar_for_regex"]
+__all__ = ["grammar_for_choice", "grammar_for_gbnf", "grammar_for_guide", "grammar_for_json", "grammar_for_regex"]
 
 
 def grammar_for_guide(kind: str, guide: str) -> str:
@@ -46,6 +46,11 @@ def grammar_for_json(schema: Any, where: str) -> str:
 def grammar_for_regex(pattern: str, where: str) -> str:
     """Return the grammar of a regular expression that the whole text has to match."""
     return _checked("%llguidance {}\nstart: /" + re.sub(r"(?<!\\)/", r"\\/", pattern) + "/", where)
+
+
+def grammar_for_choice(texts: list[str], where: str) -> str:
+    """Return the grammar of one of several texts."""
+    return _checked("%llguidance {}\nstart: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, texts)), where)
 
 
 def grammar_for_gbnf(grammar: str, where: str) -> str:

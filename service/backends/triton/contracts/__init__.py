@@ -10,6 +10,7 @@ llmapi          TensorRT-LLM's LLM API
 vllm            Triton's vLLM backend
 response        reads responses: what all contracts share
 text_reader     responses with text
+ebnf            a list of texts as a grammar                      pure
 finish          the engine's own reason, where a contract has it
 cumulative      text that grows -> deltas                         pure
 """

@@ -6,10 +6,12 @@ names; the values are the same.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from service.backends.base import EngineRequest, Feature
+from service.backends.triton.contracts.ebnf import alternatives
 from service.backends.triton.contracts.fields import (
     Field,
     add_fields,
@@ -22,7 +24,7 @@ from service.backends.triton.contracts.fields import (
 from service.backends.triton.contracts.response import TIMES
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import add_input
-from service.core.request import ConstraintKind
+from service.core.request import Constraint, ConstraintKind
 
 __all__ = [
     "COMMON_FIELDS",
@@ -60,7 +62,9 @@ TOKEN_FIELDS: Final = (
 GUIDES: Final = {
     ConstraintKind.JSON_OBJECT: "json",
     ConstraintKind.JSON_SCHEMA: "json_schema",
+    ConstraintKind.REGEX: "regex",
     ConstraintKind.GRAMMAR: "ebnf_grammar",
+    ConstraintKind.CHOICE: "ebnf_grammar",
 }
 _GUIDE_TYPE: Final = "guided_decoding_guide_type"
 _GUIDE: Final = "guided_decoding_guide"
@@ -85,7 +89,7 @@ def shared_features(fields: Sequence[Field], facts: ModelFacts) -> set[Feature]:
     if Feature.TOP_K not in features:
         features.discard(Feature.TEMPERATURE)
     if {_GUIDE_TYPE, _GUIDE} <= facts.inputs.keys():
-        features |= {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR}
+        features |= {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.GRAMMAR, Feature.CHOICE}
     if _LOGPROBS_SWITCH in facts.inputs and "output_log_probs" in facts.outputs:
         features.add(Feature.LOGPROBS)
     return features
@@ -107,8 +111,7 @@ def add_shared(
         add("beam_width", [1])
     if request.constraint is not None:
         add(_GUIDE_TYPE, [GUIDES[request.constraint.kind]])
-        # The model wants both tensors, also where the type says it all.
-        add(_GUIDE, [request.constraint.source or "{}"])
+        add(_GUIDE, [_guide(request.constraint)])
     if lora_task_id is not None:
         add(_LORA, [lora_task_id])
     if request.logprobs is not None:
@@ -127,6 +130,13 @@ def add_outputs(message: Any, names: Sequence[str], request: EngineRequest, fact
             message.outputs.add(name=name)
     if request.logprobs is not None:
         message.outputs.add(name="output_log_probs")
+
+
+def _guide(constraint: Constraint) -> str:
+    """Return the guide. The model wants one also where the type says it all."""
+    if constraint.kind is ConstraintKind.CHOICE:
+        return alternatives(json.loads(constraint.source))
+    return constraint.source or "{}"
 
 
 def lora_problems(facts: ModelFacts, lora_task_id: int | None) -> list[str]:

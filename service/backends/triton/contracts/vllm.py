@@ -97,7 +97,7 @@ class VllmContract:
             # Each generated token has an entry, with its id: the ids come from there.
             features |= {Feature.LOGPROBS, Feature.TOP_LOGPROBS, Feature.TOKEN_IDS}
         if _SINCE_STRUCTURED_OUTPUTS in facts.inputs:
-            features |= {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.GRAMMAR}
+            features |= {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.GRAMMAR, Feature.CHOICE}
         return frozenset(features)
 
     def request(self, request: EngineRequest, facts: ModelFacts) -> Any:
@@ -180,8 +180,12 @@ def _structured(constraint: Constraint) -> dict[str, Any]:
                 raise invalid([Violation("constraint.json_schema", "false allows no output")])
             # vLLM wants an object; the empty one allows what true does.
             return {"json": {} if schema is True else schema}
+        case ConstraintKind.REGEX:
+            return {"regex": constraint.source}
         case ConstraintKind.GRAMMAR:
             return {"grammar": constraint.source}
+        case ConstraintKind.CHOICE:
+            return {"choice": json.loads(constraint.source)}
 
 
 def _wants_logprobs(request: EngineRequest) -> bool:

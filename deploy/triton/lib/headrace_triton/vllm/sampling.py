@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_triton.engines import Loaded
-from headrace_triton.grammars import grammar_for_gbnf, grammar_for_json, grammar_for_regex
+from headrace_triton.grammars import grammar_for_choice, grammar_for_gbnf, grammar_for_json, grammar_for_regex
 from headrace_triton.jobs import EngineError, Job
 
 __all__ = ["job_from_parameters", "read_parameters"]
@@ -185,6 +185,12 @@ def _json_object(value: Any) -> str:
     return grammar_for_json({"type": "object"}, "structured_outputs.json_object")
 
 
+def _choice(value: Any) -> str:
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
+        raise EngineError("structured_outputs.choice must be a list of texts")
+    return grammar_for_choice(value, "structured_outputs.choice")
+
+
 def _text(key: str, compile_: Callable[[str, str], str]) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -197,6 +203,7 @@ def _text(key: str, compile_: Callable[[str, str], str]) -> Callable[[Any], str]
 _CONSTRAINTS: dict[str, Callable[[Any], str]] = {
     "json": _json,
     "json_object": _json_object,
+    "choice": _choice,
     "regex": _text("regex", grammar_for_regex),
     "grammar": _text("grammar", grammar_for_gbnf),
 }

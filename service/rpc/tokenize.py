@@ -1,0 +1,145 @@
+"""TokenizeService: a model's token ids for a text or a conversation, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from headrace.v1 import tokenize_pb2, tokenize_pb2_grpc
+from service.admission.slots import Slots
+from service.backends.tokenizer import EngineTokenizer
+from service.catalog.model import Model
+from service.catalog.registry import Registry
+from service.core.errors import Reason, ServiceError, Violation, invalid
+from service.core.request import Chat, Prompt
+from service.core.validate import MAX_TOKEN_IDS
+from service.core.validate_chat import chat_violations
+from service.generation.prompt import missing_for_input, prompt_of, unsupported
+from service.rpc.call import remaining_s
+from service.rpc.convert_chat import chat_from_proto
+from service.rpc.drain import Drain
+from service.rpc.generation import DeadlinePolicy
+
+__all__ = ["TokenizeServicer"]
+
+# The largest context windows hold about this much, and a service that tokenizes more does nothing else meanwhile.
+MAX_TEXT_CHARS: Final = 4 * 1024 * 1024
+# The largest message takes about half of this on one core.
+_LONGEST_S: Final = 60.0
+# A long text keeps a thread or the engine's tokenizer busy: what generates goes first.
+_RUNNING: Final = 2
+_WAITING: Final = 64
+
+
+class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
+    """Serves Tokenize and Detokenize. Errors leave as `ServiceError`.
+
+    Two calls are worked on at once; the others wait in a bounded line, no longer
+    than their deadlines. A call that is cancelled leaves it.
+    """
+
+    def __init__(self, registry: Registry, drain: Drain, deadlines: DeadlinePolicy) -> None:
+        self._registry = registry
+        self._drain = drain
+        self._deadlines = deadlines
+        self._line = Slots(running_limit=_RUNNING, waiting_limit=_WAITING)
+
+    async def Tokenize(self, request: tokenize_pb2.TokenizeRequest, context: Any) -> tokenize_pb2.TokenizeResponse:
+        """Return the ids of a text, or of a conversation as the model sees it."""
+        self._drain.check()
+        asked = _input_from_proto(request)
+        model, tokenizer = self._open(request.model)
+        missing = missing_for_input(asked, model)
+        if request.include_pieces and not tokenizer.has_pieces:
+            missing.append("include_pieces")
+        if missing:
+            raise unsupported(missing, model)
+        async with self._turn(context):
+            content, add_special = prompt_of(asked, model)
+            assert isinstance(content, str)
+            encoded = await tokenizer.encode(
+                content,
+                add_special_tokens=add_special and not request.skip_special_tokens,
+                with_pieces=request.include_pieces,
+            )
+        count, window = len(encoded.token_ids), model.max_context_tokens
+        return tokenize_pb2.TokenizeResponse(
+            token_ids=encoded.token_ids,
+            token_count=count,
+            pieces=encoded.pieces,
+            remaining_context_tokens=None if window is None else window - count,
+        )
+
+    async def Detokenize(
+        self, request: tokenize_pb2.DetokenizeRequest, context: Any
+    ) -> tokenize_pb2.DetokenizeResponse:
+        """Return the text of ids."""
+        self._drain.check()
+        ids = request.token_ids[: MAX_TOKEN_IDS + 1]
+        found = [] if request.model else [Violation("model", "required")]
+        if len(ids) > MAX_TOKEN_IDS:
+            found.append(Violation("token_ids", f"at most {MAX_TOKEN_IDS}"))
+        elif ids and min(ids) < 0:
+            found.append(_bad_id(ids, "must be at least 0", lambda token_id: token_id < 0))
+        if found:
+            raise invalid(found)
+        _, tokenizer = self._open(request.model)
+        size = tokenizer.vocab_size
+        if ids and max(ids) >= size:
+            raise invalid(
+                [_bad_id(ids, f"must be below the vocabulary size {size}", lambda token_id: token_id >= size)]
+            )
+        async with self._turn(context):
+            text = await tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
+        return tokenize_pb2.DetokenizeResponse(text=text)
+
+    def _open(self, name: str) -> tuple[Model, EngineTokenizer]:
+        model = self._registry.get_ready(name)
+        tokenizer = model.open_tokenizer
+        if tokenizer is None:
+            raise ServiceError(
+                Reason.CAPABILITY_UNSUPPORTED,
+                f"Model {model.id!r} does not support tokenize: its engine keeps its tokenizer to itself, and no "
+                "tokenizer is configured for it.",
+                metadata={"capability": "tokenize"},
+            )
+        return model, tokenizer
+
+    @asynccontextmanager
+    async def _turn(self, context: Any) -> AsyncIterator[None]:
+        """Wait for a turn and bound it by the deadline."""
+        limit_s = min(self._deadlines.apply(remaining_s(context)), _LONGEST_S)
+        reason = Reason.DEADLINE_IN_QUEUE
+        try:
+            async with asyncio.timeout(limit_s), self._line.take():
+                reason = Reason.DEADLINE_IN_DECODE
+                yield
+        except TimeoutError:
+            raise ServiceError(reason, "The deadline passed before the tokenizer was done.") from None
+
+
+def _input_from_proto(request: tokenize_pb2.TokenizeRequest) -> Prompt | Chat:
+    """Return what is to be tokenized. Raises INVALID_FIELD with everything that is wrong."""
+    found = [] if request.model else [Violation("model", "required")]
+    asked: Prompt | Chat = Prompt(text=request.text)
+    match request.WhichOneof("input"):
+        case "text":
+            if len(request.text) > MAX_TEXT_CHARS:
+                found.append(Violation("text", f"at most {MAX_TEXT_CHARS} characters, got {len(request.text)}"))
+        case "chat":
+            asked = chat_from_proto(request.chat, "chat", found)
+            found += chat_violations(asked)
+            if request.skip_special_tokens:
+                found.append(Violation("skip_special_tokens", "goes with text alone: a template writes its own"))
+        case _:
+            found.append(Violation("input", "required: set one of text, chat"))
+    if found:
+        raise invalid(found)
+    return asked
+
+
+def _bad_id(ids: Sequence[int], rule: str, is_bad: Any) -> Violation:
+    at = next(at for at, token_id in enumerate(ids) if is_bad(token_id))
+    return Violation(f"token_ids[{at}]", f"{rule}, got {ids[at]}")
