@@ -72,7 +72,9 @@ class GatewaySettings(Settings):
     max_timeout_s: Seconds = Field(
         default=3600.0, description="Longest deadline a caller may ask for, seconds; longer ones are cut to it."
     )
-    unary_timeout_s: Seconds = Field(default=10.0, description="Deadline of model list and lookup, and of tokenization, seconds.")
+    unary_timeout_s: Seconds = Field(
+        default=10.0, description="Deadline of model list and lookup, and of tokenization, seconds."
+    )
     ready_timeout_s: Seconds = Field(
         default=0.8, description="Longest wait for the service's health, seconds; /readyz answers within a second."
     )

@@ -63,6 +63,9 @@ _EXAMPLES: Final[dict[type[BaseModel], dict[str, object]]] = {
 
 Json = dict[str, Any]
 
+_STRING: Final = {"type": "string"}
+_DONE: Final = "[DONE]"
+
 
 def error_responses(*statuses: int) -> dict[int | str, Json]:
     """Return the `responses` of an operation for these statuses."""
@@ -70,14 +73,22 @@ def error_responses(*statuses: int) -> dict[int | str, Json]:
 
 
 def generation_operation(
-    request: type[BaseModel], answer: type[BaseModel], chunk: type[BaseModel], last: str = "[DONE]"
+    request: type[BaseModel], answer: type[BaseModel], chunk: type[BaseModel], last: str = _DONE
 ) -> Json:
     """Return what the framework cannot know of a generation endpoint: keywords for its route."""
+    # An event as OpenAPI describes one: an object of its fields, whose data is a document in a string.
+    documents_of = [{"$ref": _REF + chunk.__name__}, {"$ref": _REF + "ErrorDocument"}]
+    data = [{"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": documents_of}}]
+    if last == _DONE:
+        data.append({"const": last})
     stream = {
-        "description": f"Server-sent events; each data line is one {chunk.__name__}, the last is {last}. "
-        "A failure on the way is told by the last event. Comment lines keep the connection alive.",
-        "schema": {"type": "string"},
-        "itemSchema": {"$ref": _REF + chunk.__name__},
+        "itemSchema": {
+            "description": f"Server-sent events; the data of each is one {chunk.__name__}, the last is {last}. "
+            "A failure on the way is told by the last event. Comment lines keep the connection alive.",
+            "type": "object",
+            "properties": {"data": {"anyOf": data}, "event": _STRING, "id": _STRING},
+            "required": ["data"],
+        },
     }
     success = {
         "description": "The whole answer, or a stream of events.",

@@ -11,6 +11,7 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from gateway.exchange import exchange_of
 from gateway.generation import error_response
@@ -32,7 +33,7 @@ def on_http_exception(request: Request, problem: Exception) -> Response:
     """Return the response to a path or a method that is not served, or to OPTIONS."""
     assert isinstance(problem, HTTPException)
     if problem.status_code == 405:
-        allowed = _methods(problem)
+        allowed = _methods(request)
         headers = {"allow": ", ".join(sorted({*allowed, _OPTIONS}))}
         if request.method == _OPTIONS:
             # Some balancers probe with it. A preflight that comes here is of no configured origin: without the
@@ -61,7 +62,9 @@ def unknown_url(request: Request) -> ApiError:
     return invalid_request(f"Invalid URL ({request.method} {request.url.path[:256]})", http_status=404)
 
 
-def _methods(problem: HTTPException) -> list[str]:
-    """Return the methods that the path has; HEAD is answered wherever GET is."""
-    named = {method.strip() for method in (problem.headers or {}).get("Allow", "").split(",") if method.strip()}
+def _methods(request: Request) -> list[str]:
+    """Return the methods that the path has, over all of its routes; HEAD is answered wherever GET is."""
+    # The framework's own list is that of the first route alone.
+    here = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    named = {method for route in here if isinstance(route, Route) for method in route.methods or ()}
     return sorted(named | ({"HEAD"} if "GET" in named else set()))

@@ -53,9 +53,11 @@ class ChatRequest(ToolFields, TemplateFields, GenerationFields):
     )
     prediction: Hint
     prompt_cache_key: Hint
+    prompt_cache_options: Hint
     prompt_cache_retention: Hint
     verbosity: Hint
     audio: Unserved
+    moderation: Unserved
     web_search_options: Unserved
     add_generation_prompt: Unserved
     chat_template: Unserved

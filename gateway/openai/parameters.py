@@ -23,6 +23,7 @@ HINTS: Final[Mapping[str, str]] = {
     "metadata": "checked, and then dropped: nothing is stored here that it could be found by.",
     "prediction": "speeds up decoding elsewhere; it does not change the answer.",
     "prompt_cache_key": "the engine finds common prefixes by itself.",
+    "prompt_cache_options": "the engine finds common prefixes by itself.",
     "prompt_cache_retention": "how long prefixes are kept is the engine's own affair.",
     "store": "nothing is stored here.",
     "verbosity": "a wish for shorter or longer answers; templates that know it take it as a template variable.",
@@ -41,6 +42,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
     "audio": Refused("Only text is generated."),
     "function_call": Refused("Use 'tool_choice' instead.", ("", "none", "auto")),
     "functions": Refused("Use 'tools' instead."),
+    "moderation": Refused("Nothing is moderated here."),
     "suffix": Refused("Text is only generated behind the prompt."),
     "web_search_options": Refused("Nothing is searched for here."),
     # Extensions of other servers that would change the answer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.catalog.model import Model
-from service.core.errors import Violation
+from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.request import Chat, Constraint, ConstraintKind, GenerationRequest, ToolChoice, ToolChoiceMode
 from service.parsing import (
     AnyCalls,
@@ -19,6 +19,7 @@ from service.parsing import (
 )
 
 __all__ = [
+    "blamed_on_tools",
     "call_violations",
     "constraint_of",
     "marks_in_output",
@@ -64,6 +65,18 @@ def constraint_of(request: GenerationRequest) -> Constraint | None:
     return Constraint(
         kind=ConstraintKind.JSON_SCHEMA,
         source=guided_schema(chat.tools, chat.tool_choice, parallel=chat.parallel_tool_calls),
+    )
+
+
+def blamed_on_tools(error: ServiceError, request: GenerationRequest) -> ServiceError:
+    """Return `error` in the caller's terms: the constraint of a forced call is made of the tools."""
+    if request.constraint is not None or error.reason is not Reason.INVALID_FIELD:
+        return error
+    return invalid(
+        [
+            Violation("chat.tools", violation.description) if violation.field.startswith("constraint") else violation
+            for violation in error.violations
+        ]
     )
 
 

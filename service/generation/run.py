@@ -15,10 +15,11 @@ from service.backends.base import EngineFinish, EngineFinished, EngineItem, Engi
 from service.catalog.model import Model
 from service.core.assembly import MAX_DELTA_CHARS, Assembled, TextAssembler
 from service.core.deadline import Deadline
+from service.core.errors import ServiceError
 from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Started, Usage
 from service.core.request import GenerationRequest, Priority
 from service.core.timing import StreamClock
-from service.generation.calls import parser_of, tells_reasoning_apart
+from service.generation.calls import blamed_on_tools, parser_of, tells_reasoning_apart
 from service.generation.choice import Choice
 from service.generation.fit import fit
 from service.generation.runs import open_runs
@@ -85,6 +86,8 @@ class Generation:
                         if self.watch.took(Cause.TIME_LIMIT):
                             break
                         raise
+                    except ServiceError as error:
+                        raise blamed_on_tools(error, self.request) from error.__cause__
                     now_s = time.monotonic()
                     if not is_started:
                         is_started = True

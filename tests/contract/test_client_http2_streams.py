@@ -161,6 +161,7 @@ async def test_a_server_that_sends_past_the_window_loses_the_stream_and_not_the_
         assert (await failure_of(stream)).status is Code.INTERNAL
 
 
+@pytest.mark.report("J05")
 async def test_streams_over_the_servers_limit_take_another_connection() -> None:
     async with scripted_peer({3: 2}) as peer, client_of(peer) as client:
 
@@ -179,6 +180,7 @@ async def test_streams_over_the_servers_limit_take_another_connection() -> None:
         assert await asyncio.gather(*readers) == ["Hello world"] * 3
 
 
+@pytest.mark.report("J05")
 async def test_when_no_more_connections_are_made_calls_wait_for_a_place() -> None:
     async with scripted_peer({3: 1}) as peer, client_of(peer) as client:
 

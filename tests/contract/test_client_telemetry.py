@@ -159,6 +159,7 @@ async def test_stopping_at_completed_ends_the_span_with_ok(tracing: Tracing) -> 
     assert (tracing.only().attributes or {})["rpc.response.status_code"] == "OK"
 
 
+@pytest.mark.report("M09")
 async def test_a_thousand_tokens_make_one_span(tracing: Tracing) -> None:
     async with fake_service() as fake, client_of(fake, tracing) as client:
         fake.default = (started(), *[delta("x")] * 1000, *fake.default[-2:])

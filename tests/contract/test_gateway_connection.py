@@ -197,6 +197,7 @@ async def test_a_connection_whose_request_was_not_read_is_closed(
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.report("K08")
 @pytest.mark.parametrize("stray", [b"G", b"\r\n", b"\x00garbage\r\n\r\n", GET[:-2]])
 async def test_bytes_behind_a_running_stream_do_not_disturb_it(
     stray: bytes, fake: FakeService, client: RawClient

@@ -13,6 +13,7 @@ from tests.support.gateway_harness import CHAT, RawClient, chat_body, running_ga
 LEAVE = {"FIN": RawClient.leave, "RST": RawClient.reset}
 
 
+@pytest.mark.report("H03")
 @pytest.mark.parametrize("how", LEAVE)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_leaving_before_the_first_token_cancels_the_call(how: str, *, stream: bool) -> None:
@@ -25,6 +26,7 @@ async def test_leaving_before_the_first_token_cancels_the_call(how: str, *, stre
         await gateway.wait_idle()
 
 
+@pytest.mark.report("H01")
 @pytest.mark.parametrize("how", LEAVE)
 async def test_leaving_within_a_stream_cancels_the_call(how: str) -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway, gateway.connect() as client:
@@ -60,6 +62,7 @@ async def test_leaving_while_the_body_is_sent_ends_the_request() -> None:
             assert (await other.post(chat_body())).status == 200
 
 
+@pytest.mark.report("H06")
 async def test_a_client_that_leaves_leaves_no_task_behind() -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway:
         async with gateway.connect() as client:
@@ -84,6 +87,7 @@ async def test_a_client_that_leaves_leaves_no_task_behind() -> None:
             gc.enable()
 
 
+@pytest.mark.report("H09")
 async def test_leaving_around_the_last_event_has_one_outcome(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway:
         for turns in range(40):
@@ -107,6 +111,7 @@ def flood() -> list[gen.GenerateResponse]:
     return [started(), *(delta("x" * 1000) for _ in range(20_000)), finished(), completed()]
 
 
+@pytest.mark.report("J07")
 async def test_a_client_that_stops_reading_is_dropped_and_others_go_on() -> None:
     settings = {"send_timeout_s": 0.4, "heartbeat_s": 0.2}
     async with (
@@ -128,6 +133,7 @@ async def test_a_client_that_stops_reading_is_dropped_and_others_go_on() -> None
         assert not (await stalled.response()).is_whole
 
 
+@pytest.mark.report("J07")
 async def test_a_client_that_stops_reading_heartbeats_is_dropped_as_well() -> None:
     settings = {"send_timeout_s": 0.3, "heartbeat_s": 0.05}
     async with (
@@ -163,6 +169,7 @@ async def test_a_slow_reader_gets_everything() -> None:
         assert response.body.count(b"xxxx" * 250) == 6000
 
 
+@pytest.mark.report("K08")
 async def test_a_second_request_behind_a_running_one_waits_for_it() -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway, gateway.connect() as client:
         go = asyncio.Event()

@@ -121,6 +121,7 @@ async def test_events_out_of_order_are_a_failure_and_cancel_the_call(
     await (await fake.next_call()).wait_cancelled()
 
 
+@pytest.mark.report("L06")
 async def test_no_service_at_all_is_503_and_worth_a_retry() -> None:
     async with running_gateway("127.0.0.1:1") as gateway, gateway.connect() as client:
         response = await client.post(chat_body(stream=True), headers={"request-timeout-ms": "5000"})

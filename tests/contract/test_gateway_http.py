@@ -103,6 +103,7 @@ async def test_members_of_other_servers_and_newer_sdks_are_ignored(client: RawCl
     assert (await client.post(chat_body(**members))).status == 200
 
 
+@pytest.mark.report("T02")
 async def test_of_two_members_with_one_name_the_last_counts(fake: FakeService, client: RawClient) -> None:
     body = VALID[:-1] + b',"stream":true,"temperature":0,"stream":false,"temperature":1}'
     response = await client.post(body)
@@ -132,6 +133,7 @@ async def test_a_page_cannot_skip_the_preflight_by_leaving_out_the_content_type(
     assert is_refusal(await client.post(VALID, headers=headers), 415)  # type: ignore[arg-type]
 
 
+@pytest.mark.report("J01")
 async def test_bodies_over_the_limit_are_413_announced_or_not() -> None:
     limit = 100_000
     settings = {"body_limit_bytes": limit}
@@ -164,6 +166,7 @@ async def test_a_body_that_does_not_come_is_408_and_not_to_be_repeated() -> None
         assert is_refusal(await client.response(), 408)
 
 
+@pytest.mark.report("T03")
 @pytest.mark.parametrize("value", ["0", "-1", "abc", "1.5", "1e9", "", "99999999999999999999"])
 async def test_bad_deadlines_are_400(value: str, client: RawClient) -> None:
     response = await client.post(chat_body(), headers={"request-timeout-ms": value})
@@ -178,6 +181,7 @@ async def test_the_root_says_where_to_go(client: RawClient) -> None:
     assert response.json()["docs"] == "/docs"
 
 
+@pytest.mark.report("K09")
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [
@@ -202,6 +206,7 @@ async def test_other_methods_and_paths(
     assert is_refusal(response, status)
 
 
+@pytest.mark.report("K09")
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/models", "/v1/models/fake", "/openapi.json", "/docs"])
 async def test_head_is_get_without_a_body(path: str, client: RawClient) -> None:
     get, head = await client.get(path), await client.get(path, "HEAD")
@@ -210,6 +215,7 @@ async def test_head_is_get_without_a_body(path: str, client: RawClient) -> None:
     assert (await client.get("/healthz")).json() == {"status": "ok"}
 
 
+@pytest.mark.report("I06")
 @pytest.mark.parametrize("given", ["a" * 129, "with space", "caf\xe9", "a" * 100_00])
 async def test_strange_request_ids_are_replaced(given: str, client: RawClient) -> None:
     response = await client.get("/healthz", headers={"x-request-id": given})
@@ -229,6 +235,7 @@ PREFLIGHT = {
 }
 
 
+@pytest.mark.report("K04")
 async def test_preflights_of_configured_origins_pass_without_a_key() -> None:
     settings = {"cors_origins": ["https://chat.example"]}
     async with (
@@ -250,6 +257,7 @@ async def test_preflights_of_configured_origins_pass_without_a_key() -> None:
         assert refused.headers["access-control-allow-origin"] == "https://chat.example"
 
 
+@pytest.mark.report("K04")
 async def test_without_configured_origins_no_page_may_read(client: RawClient) -> None:
     response = await client.get(CHAT, "OPTIONS", {**PREFLIGHT, "origin": "https://chat.example"})
     assert response.status == 204

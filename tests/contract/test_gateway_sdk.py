@@ -104,6 +104,7 @@ async def test_only_what_may_be_repeated_is_repeated() -> None:
         assert len(fake.calls) == 3
 
 
+@pytest.mark.report("J09")
 async def test_heartbeats_do_not_disturb_the_sdk() -> None:
     async with sdk(status_hold_s=0.05, heartbeat_s=0.02) as (fake, client):
         wait = asyncio.Event()

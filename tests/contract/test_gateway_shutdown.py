@@ -6,10 +6,13 @@ import os
 import signal
 import sys
 
+import pytest
+
 from tests.support.fake_service import HANG, completed, delta, fake_service, finished, started
 from tests.support.gateway_harness import CHAT, chat_body, read_events, running_gateway
 
 
+@pytest.mark.report("L01")
 async def test_running_streams_finish_and_the_others_end_with_an_error_event() -> None:
     async with (
         fake_service() as fake,

@@ -43,6 +43,7 @@ async def test_a_stream_is_role_then_text_then_reason_then_done() -> None:
     assert all("usage" not in chunk for chunk in [first, *texts, last])
 
 
+@pytest.mark.report("K01")
 async def test_headers_keep_proxies_from_holding_events_back() -> None:
     response = await stream(started(), delta("x"), finished(), completed())
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -163,6 +164,7 @@ async def test_a_connection_serves_again_after_a_stream() -> None:
             assert read_events(response.body)[-1] == "[DONE]"
 
 
+@pytest.mark.report("K02")
 async def test_streams_are_not_compressed() -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway, gateway.connect() as client:
         response = await client.post(chat_body(stream=True), headers={"accept-encoding": "gzip, br"})

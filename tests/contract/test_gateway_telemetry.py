@@ -66,6 +66,7 @@ async def settle(gateway: RunningGateway) -> None:
         await client.get("/healthz")
 
 
+@pytest.mark.report("M09")
 async def test_a_stream_is_one_span_however_long_it_is() -> None:
     async with recording() as (fake, gateway, recorded), gateway.connect() as client:
         fake.will(started(), *(delta("t") for _ in range(500)), finished(), completed())
@@ -123,6 +124,7 @@ async def test_failures_of_the_server_are_errors_also_behind_a_200(
         assert span.attributes["headrace.error.reason"] == refusal.reason
 
 
+@pytest.mark.report("M01", "M12")
 async def test_a_caller_who_leaves_is_no_error_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gateway.requests")
     async with recording() as (fake, gateway, recorded):
@@ -157,6 +159,7 @@ async def test_a_caller_who_leaves_is_no_error_and_is_counted(caplog: pytest.Log
     assert "Failed to detach" not in caplog.text
 
 
+@pytest.mark.report("M11")
 async def test_what_callers_choose_makes_no_new_series() -> None:
     async with recording() as (fake, gateway, recorded), gateway.connect() as client:
         for number in range(30):

@@ -5,6 +5,7 @@ import json
 import socket
 
 import grpc
+import pytest
 
 from tests.support.fake_service import Fail, completed, delta, fake_service, finished, started
 from tests.support.gateway_harness import CHAT, chat_body, read_events, running_gateway
@@ -26,6 +27,7 @@ async def test_the_status_waits_for_the_engine_and_goes_out_before_the_first_tok
         assert b'"content":"a"' in await client.piece()
 
 
+@pytest.mark.report("J10")
 async def test_an_error_within_the_hold_has_its_own_status() -> None:
     async with (
         fake_service() as fake,
@@ -40,6 +42,7 @@ async def test_an_error_within_the_hold_has_its_own_status() -> None:
         assert (await client.response()).status == 503
 
 
+@pytest.mark.report("J10")
 async def test_after_the_hold_comes_200_with_heartbeats_and_an_error_is_an_event() -> None:
     settings = {"status_hold_s": 0.1, "heartbeat_s": 0.05}
     async with (
@@ -62,6 +65,7 @@ async def test_after_the_hold_comes_200_with_heartbeats_and_an_error_is_an_event
         assert json.loads(event)["error"]["code"] == "server_is_overloaded"
 
 
+@pytest.mark.report("J09")
 async def test_heartbeats_fill_gaps_between_tokens_and_stop_at_the_end() -> None:
     async with (
         fake_service() as fake,

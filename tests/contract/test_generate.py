@@ -74,6 +74,7 @@ async def test_initial_metadata_carries_the_ids_and_echoes_the_callers(service: 
     call.cancel()
 
 
+@pytest.mark.report("I06")
 @pytest.mark.parametrize("bad_id", ["x" * 129, "with space", ""])
 async def test_a_request_id_that_is_not_sane_is_replaced(service: RunningService, bad_id: str) -> None:
     call = service.generation.Generate(
@@ -452,6 +453,7 @@ async def test_the_next_request_is_served_after_a_crash(service: RunningService)
     assert await service.events(GenerateRequest(model="sim", prompt="hi"))
 
 
+@pytest.mark.report("H07")
 @pytest.mark.parametrize("sent", [0, 3])
 async def test_a_silent_engine_is_given_up(sent: int) -> None:
     limits = Limits(first_token_s=0.2, token_gap_s=0.1, reader_s=5)
@@ -462,6 +464,7 @@ async def test_a_silent_engine_is_given_up(sent: int) -> None:
         assert (service.sim.running, service.models["sim"].slots.running) == (0, 0)
 
 
+@pytest.mark.report("H07")
 async def test_a_slow_but_living_engine_is_not_given_up() -> None:
     async with running_service(limits=Limits(first_token_s=0.3, token_gap_s=0.3, reader_s=0.3)) as service:
         events = await service.events(
@@ -473,6 +476,7 @@ async def test_a_slow_but_living_engine_is_not_given_up() -> None:
 # Deadlines and cancellation
 
 
+@pytest.mark.report("H05")
 async def test_the_deadline_ends_the_call_and_the_engine(service: RunningService) -> None:
     failure = await service.failure(GenerateRequest(model="sim", prompt=script(token_ms=10)), timeout=0.3)
     assert failure.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -515,6 +519,7 @@ async def test_the_backend_gets_the_remaining_budget() -> None:
         assert 6 < seen[0] <= 7
 
 
+@pytest.mark.report("H01")
 @pytest.mark.parametrize("phase", ["queued", "prefill", "decode", "slow_reader"])
 async def test_cancel_at_any_moment_frees_engine_and_slot(phase: str) -> None:
     model = simulated_model(running=1)
@@ -558,6 +563,7 @@ async def test_a_client_that_vanishes_frees_engine_and_slot(service: RunningServ
     await eventually(lambda: service.sim.running == 0 and service.models["sim"].slots.running == 0)
 
 
+@pytest.mark.report("J07")
 async def test_a_reader_that_stops_reading_is_dropped() -> None:
     async with running_service(limits=Limits(reader_s=0.3)) as service:
         options = [("grpc.http2.bdp_probe", 0)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
 from headrace.v1 import chat_pb2, generation_pb2, model_pb2, sampling_pb2
-from service.backends.base import BackendInfo, Feature
+from service.backends.base import BackendInfo, EngineItem, EngineRequest, Feature
 from service.backends.simulator import SimulatorBackend
+from service.core.errors import Violation, invalid
 from service.parsing import ReasoningFormat, ToolFormat
 from service.templates import load_template
 from tests.support.service import GenerateRequest, RunningService, running_service, script, simulated_model
@@ -269,3 +270,19 @@ async def test_reasoning_before_constrained_json_is_told_apart_too(text: str) ->
     async with running_service(thinking) as service:
         got = await read(service, ask(text, size=1, constraint=constraint))
         assert (got.text, got.reasoning) == ('{"a": 1}', "hm" if "hm" in text else "")
+
+
+class _RefusingSimulator(_ConstrainingSimulator):
+    """An engine that cannot enforce any schema."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
+        assert request.constraint is not None
+        raise invalid([Violation("constraint.json_schema", "cannot be enforced")])
+        yield  # a generator, as the seam wants
+
+
+async def test_a_schema_of_a_forced_call_that_cannot_be_enforced_is_blamed_on_the_tools() -> None:
+    model = simulated_model(backend=_RefusingSimulator(), tool_format=ToolFormat.HERMES)
+    async with running_service(model) as service:
+        failure = await service.failure(ask("x", WEATHER, chat={"tool_choice": REQUIRED}))
+        assert (failure.fields, failure.error.details()) == (["chat.tools"], "chat.tools: cannot be enforced")

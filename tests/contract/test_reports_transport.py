@@ -147,8 +147,8 @@ async def test_the_stream_over_a_services_limit_is_served_at_once_or_ends_with_i
 @pytest.mark.parametrize("reader", ["raw", "SDK"])
 async def test_a_slow_stream_survives_a_hop_that_cuts_idle_connections(reader: str) -> None:
     settings = {"status_hold_s": 0.3, "heartbeat_s": 0.2}
-    async with replays(settings=settings) as replay, relay(f"127.0.0.1:{replay.gateway.port}", 0.8) as hop:
-        body = replay.will('"x"@1.5,"y"@1.5,FIN(eos)', {"stream": True})
+    async with replays(settings=settings) as replay, relay(f"127.0.0.1:{replay.gateway.port}", 0.7) as hop:
+        body = replay.will('"x"@1.1,"y"@1.1,FIN(eos)', {"stream": True})
         if reader == "SDK":
             client = openai.AsyncOpenAI(base_url=f"http://{hop.address}/v1", api_key="k", max_retries=0)
             async with client, await client.chat.completions.create(**body) as stream:
@@ -160,7 +160,7 @@ async def test_a_slow_stream_survives_a_hop_that_cuts_idle_connections(reader: s
         assert "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events[:-1]) == "xy"
         assert events[-1] == "[DONE]"
         # Each comment stands between events, and none comes behind the end.
-        assert response.pieces.count(PING) >= 6
+        assert response.pieces.count(PING) >= 4
         assert all(piece == PING or piece.endswith(b"\n\n") for piece in response.pieces)
         assert not response.pieces[-1].endswith(PING)
 

@@ -85,6 +85,7 @@ async def test_get_model_refusals(service: RunningService, name: str, code: grpc
 # Health and reflection
 
 
+@pytest.mark.report("L04")
 async def test_health_flips_when_the_engine_dies_and_comes_back() -> None:
     backend = SimulatorBackend()
     async with running_service(simulated_model(backend=backend)) as service:
@@ -135,6 +136,7 @@ async def test_reflection_lists_and_describes_the_services(service: RunningServi
     assert any(service.name == "GenerationService" for file in described for service in file.service)
 
 
+@pytest.mark.report("J02")
 async def test_a_client_that_pings_often_survives_a_long_prefill(service: RunningService) -> None:
     """A server with gRPC's defaults ends the connection at the third ping, 18 s into this stream."""
     options = [
@@ -200,6 +202,7 @@ async def test_tls_and_mutual_tls(certificates: dict[str, Path]) -> None:
 # The end
 
 
+@pytest.mark.report("L01")
 async def test_drain_finishes_short_streams_refuses_new_ones_and_ends_the_rest() -> None:
     async with running_service() as service:
         short = service.generation.Generate(
@@ -258,6 +261,7 @@ async def test_a_taken_port_is_a_clear_error() -> None:
                 pass
 
 
+@pytest.mark.report("J01")
 async def test_a_message_over_the_limit_is_refused_and_the_server_lives() -> None:
     async with running_service(options=ServerOptions(port=0, max_message_bytes=100_000)) as service:
         failure = await service.failure(GenerateRequest(model="sim", prompt="x" * 200_000))

@@ -98,6 +98,7 @@ async def test_what_does_not_fit_leaves_less_than_nothing() -> None:
     [
         (tokenize_pb2.TokenizeRequest(), ["model", "input"]),
         (tokenize_pb2.TokenizeRequest(chat=chat()), ["model", "chat.messages"]),
+        (tokenize_pb2.TokenizeRequest(model="sim", text="x" * (2**22 + 1)), ["text"]),
         (
             tokenize_pb2.TokenizeRequest(
                 model="sim", chat=chat_pb2.ChatInput(messages=[chat_pb2.ChatMessage()]), skip_special_tokens=True

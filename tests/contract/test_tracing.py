@@ -44,6 +44,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
+@pytest.mark.report("M03", "M07")
 async def test_the_tree_follows_the_callers_trace(service: RunningService, spans: InMemorySpanExporter) -> None:
     request = GenerateRequest(
         model="sim",
@@ -74,6 +75,7 @@ async def test_the_tree_follows_the_callers_trace(service: RunningService, spans
     assert on_rpc["headrace.deadline_s"] == pytest.approx(20, abs=2)
 
 
+@pytest.mark.report("M09")
 async def test_the_number_of_spans_does_not_grow_with_the_tokens(
     service: RunningService, spans: InMemorySpanExporter
 ) -> None:
@@ -94,6 +96,7 @@ ENDS = [
 
 
 # Before the first token and after the third; a reader that takes nothing has none before.
+@pytest.mark.report("M01", "M03", "H05")
 @pytest.mark.parametrize(
     ("case", "outcome", "status", "is_error", "sent"),
     [(*end, sent) for end in ENDS for sent in (0, 3) if (end[0], sent) != ("slow_reader", 0)],

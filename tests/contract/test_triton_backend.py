@@ -103,6 +103,7 @@ async def test_both_shapes_of_the_end_give_the_same_items(fake: FakeTriton, scri
     assert isinstance(items[-1], EngineFinished)
 
 
+@pytest.mark.report("I01", "H05")
 async def test_the_request_is_half_closed_and_carries_id_deadline_and_trace(fake: FakeTriton) -> None:
     backend = await opened(fake)
     await collect(backend, request("abc", timeout_s=5, trace_headers={"traceparent": "00-1-2-01"}))

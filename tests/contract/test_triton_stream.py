@@ -134,6 +134,7 @@ async def test_a_deadline_ends_the_stream_on_both_sides(fake: FakeTriton, transp
             await fake.cancelled.wait()
 
 
+@pytest.mark.report("H06")
 async def test_a_cancelled_wait_cancels_the_call_at_once(fake: FakeTriton, transport: str) -> None:
     fake.script = [says(b"a"), Hang()]
     async with reached(fake.url, transport) as triton:

@@ -257,6 +257,7 @@ async def test_the_reset_is_on_its_way_before_anyone_waits(how: str) -> None:
         assert reset.error_code == CANCEL
 
 
+@pytest.mark.report("I01")
 async def test_a_status_that_is_held_back_is_not_waited_for() -> None:
     async with one_stream() as (connection, stream_id, stream, _):
         connection.headers(stream_id)

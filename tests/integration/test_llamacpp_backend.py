@@ -237,6 +237,16 @@ async def test_the_output_follows_a_json_schema(backend: LlamaCppBackend) -> Non
     assert end(items).reason is EngineFinish.STOP
 
 
+async def test_a_model_that_loves_white_space_still_ends_its_json(backend: LlamaCppBackend) -> None:
+    assert backend.tokenizer is not None
+    newline = (await backend.tokenizer.encode("\n", add_special_tokens=False)).token_ids[-1]
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+    constraint = Constraint(kind=ConstraintKind.JSON_SCHEMA, source=json.dumps(schema))
+    sampling = {"logit_bias": {newline: 100.0}}
+    said = text(await run(backend, request(tokens=60, sampling=sampling, constraint=constraint)))
+    assert said == '{"a": 1}'
+
+
 async def test_the_output_is_a_json_object(backend: LlamaCppBackend) -> None:
     items = await run(backend, request("{}\n", 60, constraint=Constraint(kind=ConstraintKind.JSON_OBJECT)))
     assert text(items).lstrip().startswith("{")

@@ -65,9 +65,13 @@ def test_stop_strings_stay_with_the_service() -> None:
 
 
 def test_constraints_are_a_schema_or_a_grammar() -> None:
-    assert body(constraint=Constraint(kind=ConstraintKind.JSON_OBJECT))["json_schema"] == {"type": "object"}
+    space = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    any_object = body(constraint=Constraint(kind=ConstraintKind.JSON_OBJECT))["json_schema"]
+    assert any_object == {"type": "object", "x-guidance": space}
     schema = Constraint(kind=ConstraintKind.JSON_SCHEMA, source='{"type": "array"}')
-    assert body(constraint=schema)["json_schema"] == {"type": "array"}
+    assert body(constraint=schema)["json_schema"] == {"type": "array", "x-guidance": space}
+    own = Constraint(kind=ConstraintKind.JSON_SCHEMA, source='{"x-guidance": {"whitespace_flexible": true}}')
+    assert body(constraint=own)["json_schema"] == {"x-guidance": {"whitespace_flexible": True}}
     assert body(constraint=Constraint(kind=ConstraintKind.GRAMMAR, source='root ::= "a"'))["grammar"] == 'root ::= "a"'
 
 

@@ -181,7 +181,7 @@ class AsyncClient:
 
         Give `text` or `chat`. `skip_special_tokens` leaves out those that the
         tokenizer adds to a text; `include_pieces` asks for the bytes of each token.
-        Raises FailedPrecondition where the model's tokenizer is not to be had.
+        Raises CapabilityUnsupported where the model's tokenizer is not to be had.
         """
         request = tokenize_request(
             model, text, chat, skip_special_tokens=skip_special_tokens, include_pieces=include_pieces
@@ -200,7 +200,7 @@ class AsyncClient:
         metadata: CallMetadata = (),
         context: Context | None = None,
     ) -> str:
-        """Return the text of token ids. Raises FailedPrecondition where the model's tokenizer is not to be had."""
+        """Return the text of token ids. Raises CapabilityUnsupported where the model's tokenizer is not to be had."""
         request = tokenize_pb2.DetokenizeRequest(
             model=model, token_ids=token_ids, skip_special_tokens=skip_special_tokens
         )

@@ -39,6 +39,11 @@ _COPIED: Final = {
 _BRACKETS: Final = re.compile(r"[()]")
 # llama.cpp's parser recurses: 200,000 open brackets overflow its stack and end the process.
 _MAX_NESTING: Final = 500
+# LLGuidance's own member of a schema. White space as JSON is mostly written, on one line: left free, small models
+# write it for ever where a brace should be.
+_ONE_LINE: Final = {
+    "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+}
 _PENALTIES: Final = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
@@ -80,9 +85,9 @@ def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
         return {}
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
-            return {"json_schema": {"type": "object"}}
+            return {"json_schema": {"type": "object", **_ONE_LINE}}
         case ConstraintKind.JSON_SCHEMA:
-            return {"json_schema": _schema(constraint.source)}
+            return {"json_schema": {**_ONE_LINE, **_schema(constraint.source)}}
         case ConstraintKind.GRAMMAR:
             _check_grammar(constraint.source)
             return {"grammar": constraint.source}
