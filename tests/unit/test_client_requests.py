@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace._requests import RequestFields, build_request
+from headrace._requests import CHAT_ONLY, CONSTRAINTS, RequestFields, build_request
 from headrace.v1 import chat_pb2
 from headrace.v1 import generation_pb2 as pb
 
@@ -33,6 +33,8 @@ def test_every_keyword_reaches_its_field() -> None:
         "top_logprobs": 0,
         "token_ids": True,
         "time_limit_s": 1.5,
+        "batch": True,
+        "end_user": "u",
     }
     request = build_request(fields)
     expected = pb.GenerateRequest(
@@ -57,12 +59,15 @@ def test_every_keyword_reaches_its_field() -> None:
         constraint={"grammar": "root ::= x"},
         output={"logprobs": True, "top_logprobs": 0, "token_ids": True},
         choice_count=2,
+        priority="PRIORITY_BATCH",
+        end_user="u",
     )
     expected.time_limit.FromMilliseconds(1500)
     assert request == expected
     assert request.sampling.HasField("temperature")  # 0 is not unset
-    handled = set(fields) | {"chat", "tokens", "template_args", "json_object", "json_schema"}
-    assert handled == set(RequestFields.__annotations__)
+    # Below.
+    others = {"chat", "tokens", *CHAT_ONLY, *CONSTRAINTS}
+    assert set(fields) | others == set(RequestFields.__annotations__)
 
 
 def test_what_is_left_out_stays_unset() -> None:
@@ -103,8 +108,12 @@ def test_an_empty_input_is_sent_as_what_it_is_for_the_service_to_refuse(fields: 
         ({"prompt": "p", "tokens": [1]}, "got prompt, tokens"),
         ({"prompt": "p", "max_tokens": 3}, "unknown request fields: max_tokens"),
         ({"prompt": "p", "json_object": True, "grammar": "g"}, "at most one constraint"),
-        ({"prompt": "p", "template_args": {"a": 1}}, "template_args go with chat"),
+        ({"prompt": "p", "template_args": {"a": 1}}, "only with chat: template_args"),
+        ({"prompt": "p", "tools": [], "tool_choice": "auto"}, "only with chat: tools, tool_choice"),
+        ({"prompt": "p", "regex": "a", "choices": ["b"]}, "at most one constraint"),
         ({"chat": [("robot", "x")]}, "unknown role 'robot'"),
+        ({"chat": [], "tool_choice": "always"}, "unknown tool_choice 'always'"),
+        ({"chat": [], "reasoning_effort": "some"}, "unknown reasoning_effort 'some'"),
         ({"chat": [{"role": "user"}]}, "role and content"),
         ({"chat": [{"role": "user", "content": "x", "colour": "red"}]}, "role and content"),
     ],
@@ -112,3 +121,38 @@ def test_an_empty_input_is_sent_as_what_it_is_for_the_service_to_refuse(fields: 
 def test_fields_that_make_no_request_are_refused_in_words(fields: RequestFields, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         build_request(fields)
+
+
+def test_a_conversation_with_tools_reaches_its_fields() -> None:
+    tool = chat_pb2.Tool(function=chat_pb2.FunctionTool(name="f"))
+    result = chat_pb2.ChatMessage(role=chat_pb2.ROLE_TOOL, tool_call_id="c")
+    request = build_request(
+        {
+            "chat": [("user", "hi"), result],
+            "tools": [tool],
+            "tool_choice": chat_pb2.ToolChoice(function_name="f"),
+            "parallel_tool_calls": False,
+            "reasoning_effort": "low",
+        }
+    )
+    assert list(request.chat.tools) == [tool]
+    assert request.chat.tool_choice.function_name == "f"
+    assert request.chat.HasField("parallel_tool_calls")
+    assert request.chat.reasoning_effort == chat_pb2.REASONING_EFFORT_LOW
+    assert request.chat.messages[1] == result
+    required = build_request({"chat": [], "tool_choice": "required"})
+    assert required.chat.tool_choice.mode == chat_pb2.TOOL_CHOICE_MODE_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"regex": "a+"}, {"regex": "a+"}),
+        ({"choices": ["a", "b"]}, {"choice": {"choices": ["a", "b"]}}),
+        ({"choices": []}, {"choice": {}}),
+        ({"json_object": True}, {"json_object": {}}),
+    ],
+)
+def test_constraints_reach_their_fields(fields: RequestFields, constraint: dict[str, object]) -> None:
+    request = build_request({"prompt": "p", **fields})
+    assert request.constraint == pb.GenerateRequest(constraint=constraint).constraint

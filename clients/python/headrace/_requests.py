@@ -7,17 +7,16 @@ all violations at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
 
+from headrace._chat import ChatTurn, chat_messages, reasoning_effort, tool_choice
 from headrace.v1 import chat_pb2, sampling_pb2
 from headrace.v1 import generation_pb2 as pb
 
-__all__ = ["ChatTurn", "RequestFields", "build_request", "chat_messages"]
-
-ChatTurn = tuple[str, str] | Mapping[str, str] | chat_pb2.ChatMessage
+__all__ = ["RequestFields", "build_request"]
 
 
 class RequestFields(TypedDict, total=False):
@@ -28,6 +27,10 @@ class RequestFields(TypedDict, total=False):
     chat: Sequence[ChatTurn]  # ("user", "hi"), {"role": "user", "content": "hi"}, or ChatMessage
     tokens: Sequence[int]
     template_args: Mapping[str, Any]  # extra variables of the chat template
+    tools: Sequence[chat_pb2.Tool]
+    tool_choice: str | chat_pb2.ToolChoice  # "none", "auto", "required"; a ToolChoice names a function
+    parallel_tool_calls: bool
+    reasoning_effort: str  # "none", "minimal", "low", "medium", "high", "xhigh" or "max"
     temperature: float
     top_p: float
     top_k: int
@@ -46,16 +49,21 @@ class RequestFields(TypedDict, total=False):
     include_stop: bool
     json_object: bool
     json_schema: str
+    regex: str
     grammar: str
+    choices: Sequence[str]  # the output is one of them
     choice_count: int
     logprobs: bool
     top_logprobs: int
     token_ids: bool  # send the ids of the generated tokens
     time_limit_s: float  # soft end with usage; the timeout stays the hard one
+    batch: bool  # throughput work: waits behind interactive requests
+    end_user: str  # for the server's log and trace
 
 
 SAMPLING_FIELDS: Final = tuple(field.name for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields)
-CONSTRAINTS: Final = ("json_object", "json_schema", "grammar")
+CONSTRAINTS: Final = ("json_object", "json_schema", "regex", "grammar", "choices")
+CHAT_ONLY: Final = ("template_args", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")
 
 
 def build_request(fields: RequestFields) -> pb.GenerateRequest:
@@ -80,12 +88,7 @@ def build_request(fields: RequestFields) -> pb.GenerateRequest:
         request.stop.token_ids.extend(fields["stop_token_ids"])
     if given.get("include_stop"):
         request.stop.include_in_output = True
-    if given.get("json_object"):
-        request.constraint.json_object.SetInParent()
-    if "json_schema" in given:
-        request.constraint.json_schema = fields["json_schema"]
-    if "grammar" in given:
-        request.constraint.grammar = fields["grammar"]
+    _set_constraint(request, given)
     if given.get("logprobs"):
         request.output.logprobs = True
     if "top_logprobs" in given:
@@ -96,7 +99,22 @@ def build_request(fields: RequestFields) -> pb.GenerateRequest:
         request.choice_count = fields["choice_count"]
     if "time_limit_s" in given:
         request.time_limit.CopyFrom(_duration(fields["time_limit_s"]))
+    if given.get("batch"):
+        request.priority = pb.PRIORITY_BATCH
+    if "end_user" in given:
+        request.end_user = fields["end_user"]
     return request
+
+
+def _set_constraint(request: pb.GenerateRequest, given: Mapping[str, Any]) -> None:
+    if given.get("json_object"):
+        request.constraint.json_object.SetInParent()
+    for name in ("json_schema", "regex", "grammar"):
+        if name in given:
+            setattr(request.constraint, name, given[name])
+    if "choices" in given:
+        request.constraint.choice.SetInParent()
+        request.constraint.choice.choices.extend(given["choices"])
 
 
 def _check_names(given: Mapping[str, object]) -> None:
@@ -119,31 +137,24 @@ def _set_input(request: pb.GenerateRequest, fields: RequestFields, given: Mappin
         request.tokens.ids.extend(fields["tokens"])
     else:
         request.chat.SetInParent()
-        request.chat.messages.extend(chat_messages(fields["chat"]))
+        _set_chat(request.chat, fields, given)
+    misplaced = [name for name in CHAT_ONLY if name in given]
+    if misplaced and "chat" not in given:
+        raise TypeError(f"only with chat: {', '.join(misplaced)}")
+
+
+def _set_chat(chat: chat_pb2.ChatInput, fields: RequestFields, given: Mapping[str, object]) -> None:
+    chat.messages.extend(chat_messages(fields["chat"]))
     if "template_args" in given:
-        if "chat" not in given:
-            raise TypeError("template_args go with chat alone")
-        request.chat.template_args.update(fields["template_args"])
-
-
-def chat_messages(turns: Iterable[ChatTurn]) -> list[chat_pb2.ChatMessage]:
-    """Return the messages of a conversation. Raises TypeError for a turn that is none."""
-    return [turn if isinstance(turn, chat_pb2.ChatMessage) else _chat_message(turn) for turn in turns]
-
-
-def _chat_message(turn: tuple[str, str] | Mapping[str, str]) -> chat_pb2.ChatMessage:
-    if isinstance(turn, Mapping):
-        unknown = sorted(turn.keys() - {"role", "content", "name"})
-        if unknown or "role" not in turn or "content" not in turn:
-            raise TypeError("a chat message has role and content, and may have name")
-        role, text, name = turn["role"], turn["content"], turn.get("name", "")
-    else:
-        role, text = turn
-        name = ""
-    try:
-        return chat_pb2.ChatMessage(role=f"ROLE_{role.upper()}", content=[chat_pb2.ContentPart(text=text)], name=name)
-    except ValueError:
-        raise TypeError(f"unknown role {role!r}: use system, developer, user or assistant") from None
+        chat.template_args.update(fields["template_args"])
+    if "tools" in given:
+        chat.tools.extend(fields["tools"])
+    if "tool_choice" in given:
+        chat.tool_choice.CopyFrom(tool_choice(fields["tool_choice"]))
+    if "parallel_tool_calls" in given:
+        chat.parallel_tool_calls = fields["parallel_tool_calls"]
+    if "reasoning_effort" in given:
+        chat.MergeFrom(chat_pb2.ChatInput(reasoning_effort=reasoning_effort(fields["reasoning_effort"])))
 
 
 def _duration(seconds: float) -> Duration:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace._requests import ChatTurn, chat_messages
+from headrace._chat import ChatTurn, chat_messages
 from headrace.v1 import chat_pb2, tokenize_pb2
 
 __all__ = ["Conversation", "tokenize_request"]
