@@ -5,7 +5,9 @@ import asyncio
 import grpc
 import pytest
 from hyperframe.frame import (
+    ContinuationFrame,
     GoAwayFrame,
+    HeadersFrame,
     PingFrame,
     RstStreamFrame,
     SettingsFrame,
@@ -95,6 +97,25 @@ async def test_leaving_resets_the_stream_with_cancel_and_late_frames_are_ignored
             connection.data(request.stream_id, b"".join(WHOLE))
             connection.trailers(request.stream_id)
             assert await stream.text() == "Hello world"
+
+
+async def test_headers_too_long_for_a_stream_cost_that_stream_alone() -> None:
+    async with scripted_peer() as peer, client_of(peer) as client, generate(client) as other:
+        connection = await peer.accept()
+        other_id = (await connection.request()).stream_id
+        async with generate(client) as stream:
+            stream_id = (await connection.request()).stream_id
+            block = connection.block([*RESPONSE, ("grpc-status", "3"), ("x-late", "k"), ("grpc-message", "?" * 70_000)])
+            first, *rest = (block[at : at + 16_000] for at in range(0, len(block), 16_000))
+            continued = [ContinuationFrame(stream_id, part) for part in rest]
+            continued[-1].flags.add("END_HEADERS")
+            connection.send(HeadersFrame(stream_id, first, flags=["END_STREAM"]), *continued)
+            failure = await failure_of(stream)
+            assert (failure.status, "65536 bytes" in failure.message) == (Code.RESOURCE_EXHAUSTED, True)
+        connection.headers(other_id, [*RESPONSE, ("x-late", "k")])  # by the table that the long block has changed
+        connection.data(other_id, b"".join(WHOLE))
+        connection.trailers(other_id)
+        assert await other.text() == "Hello world"
 
 
 async def test_the_deadline_ends_a_call_in_whatever_state_and_tells_the_server() -> None:

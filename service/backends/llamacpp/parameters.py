@@ -39,7 +39,7 @@ _COPIED: Final = {
 _BRACKETS: Final = re.compile(r"[()]")
 # llama.cpp's parser recurses: 200,000 open brackets overflow its stack and end the process.
 _MAX_NESTING: Final = 500
-# LLGuidance's own member of a schema. White space as JSON is mostly written, on one line: left free, small models
+# LLGuidance's own member of a schema; a caller's is replaced, for it could switch checks off. White space as JSON is mostly written, on one line: left free, small models
 # write it for ever where a brace should be.
 _ONE_LINE: Final = {
     "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
@@ -87,7 +87,7 @@ def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
         case ConstraintKind.JSON_OBJECT:
             return {"json_schema": {"type": "object", **_ONE_LINE}}
         case ConstraintKind.JSON_SCHEMA:
-            return {"json_schema": {**_ONE_LINE, **_schema(constraint.source)}}
+            return {"json_schema": {**_schema(constraint.source), **_ONE_LINE}}
         case ConstraintKind.GRAMMAR:
             _check_grammar(constraint.source)
             return {"grammar": constraint.source}

@@ -198,7 +198,11 @@ class Connection(asyncio.Protocol):
     def _on_headers(self, headers: Headers | None) -> None:
         if headers is not None:
             stream_id, fields, is_last = headers
-            self.streams.on_fields(stream_id, fields, is_last=is_last)
+            if fields is None:
+                text = f"the server sent headers of more than {MAX_HEADER_BYTES} bytes"
+                self.streams.fail(stream_id, Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+            else:
+                self.streams.on_fields(stream_id, fields, is_last=is_last)
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
         if flags & Flag.ACK:

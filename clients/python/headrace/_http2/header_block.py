@@ -1,7 +1,8 @@
 """Header blocks as they come: put together from frames, and decoded in the order of the connection.
 
-Blocks of streams that are gone are decoded as well: the table of the decoder
-has to stay in step with the peer's.
+Blocks of streams that are gone, and such that are too long for their stream,
+are decoded as well: the table of the decoder has to stay in step with the
+peer's, or one long error would cost every stream of the connection.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from headrace._http2.metadata import Field
 
 __all__ = ["MAX_HEADER_BYTES", "HeaderBlocks"]
 
-MAX_HEADER_BYTES: Final = 64 * 1024  # of one block, compressed and not
+MAX_HEADER_BYTES: Final = 64 * 1024  # of one stream's block, decoded and counted as HTTP/2 does
+MAX_BLOCK_BYTES: Final = 1024 * 1024  # compressed or not: above it the connection ends
+FIELD_OVERHEAD_BYTES: Final = 32  # RFC 9113, section 6.5.2
 PRIORITY_BYTES: Final = 5
 
-Headers = tuple[int, list[Field], bool]
+# (stream id, fields, whether the stream ends); no fields: they are too long for a stream.
+Headers = tuple[int, list[Field] | None, bool]
 
 
 class HeaderBlocks:
@@ -29,14 +33,14 @@ class HeaderBlocks:
     __slots__ = ("_block", "_decoder", "_flags", "_stream_id", "is_within")
 
     def __init__(self) -> None:
-        self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
+        self._decoder = Decoder(max_header_list_size=MAX_BLOCK_BYTES)
         self._block = bytearray()
         self._stream_id = 0
         self._flags = 0
         self.is_within = False  # a block has begun: only its continuation may come
 
     def begin(self, flags: int, stream_id: int, payload: bytes) -> Headers | None:
-        """Take a HEADERS frame; return (stream id, fields, whether the stream ends) if the block is whole."""
+        """Take a HEADERS frame; return `Headers` if the block is whole."""
         fragment = frames.unpadded(flags, payload)
         self._block = bytearray(fragment[PRIORITY_BYTES:] if flags & Flag.PRIORITY else fragment)
         self._stream_id, self._flags = stream_id, flags
@@ -52,8 +56,8 @@ class HeaderBlocks:
         return self._go_on(flags)
 
     def _go_on(self, flags: int) -> Headers | None:
-        if len(self._block) > MAX_HEADER_BYTES:
-            raise FrameError(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of more than {MAX_HEADER_BYTES} bytes")
+        if len(self._block) > MAX_BLOCK_BYTES:
+            raise FrameError(ErrorCode.ENHANCE_YOUR_CALM, f"a header block of more than {MAX_BLOCK_BYTES} bytes")
         self.is_within = not flags & Flag.END_HEADERS
         if self.is_within:
             return None
@@ -62,4 +66,6 @@ class HeaderBlocks:
             fields = [(bytes(name), bytes(value)) for name, value in decoded]
         except (HPACKError, ValueError) as error:
             raise FrameError(ErrorCode.COMPRESSION_ERROR, f"headers cannot be decoded: {error}") from error
-        return self._stream_id, fields, bool(self._flags & Flag.END_STREAM)
+        size = sum(len(name) + len(value) + FIELD_OVERHEAD_BYTES for name, value in fields)
+        is_last = bool(self._flags & Flag.END_STREAM)
+        return self._stream_id, fields if size <= MAX_HEADER_BYTES else None, is_last
