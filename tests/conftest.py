@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+# They run in an environment of their own: make clients.
+collect_ignore = ["clients"]
 pytest_plugins = ["tests.support.service", "tests.support.triton_server"]
 
 

@@ -24,7 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from runtime import semconv
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.rpc.call import CallRecord, remaining_s, set_current_call
-from service.rpc.status import to_status
+from service.rpc.status import MAX_VIOLATIONS, to_status
 from service.telemetry.instruments import record_rpc
 
 __all__ = ["ObservingInterceptor"]
@@ -35,6 +35,7 @@ _tracer = trace.get_tracer("headrace.service")
 _propagator = TraceContextTextMapPropagator()
 
 _MAX_ID_CHARS = 128
+_MAX_LOGGED_CHARS = 128
 _PREFIX = "/headrace.v1."
 
 
@@ -190,7 +191,8 @@ def _close(call: CallRecord) -> None:
                 "status": call.status,
                 "outcome": call.outcome,
                 "reason": call.error.reason.name,
-                "fields": [violation.field for violation in call.error.violations] or None,
+                "fields": [violation.field[:_MAX_LOGGED_CHARS] for violation in call.error.violations[:MAX_VIOLATIONS]]
+                or None,
             },
         )
     record_rpc(call.method, call.status, time.monotonic() - call.received_s, call.error_type, call.context)

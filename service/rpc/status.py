@@ -1,12 +1,14 @@
 """Reasons to gRPC statuses: one table, one function.
 
 Every error carries exactly one ErrorInfo (AIP-193); what else it carries
-follows from the failure itself.
+follows from the failure itself. Errors travel as trailers, of which clients take
+8 KiB in all: whatever a caller sent, an error is cut to less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, islice
 from typing import Any, Final
 
 import grpc
@@ -15,11 +17,23 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from service.core.errors import Reason, ServiceError
+from service.core.errors import Reason, ServiceError, Violation
 
-__all__ = ["DOMAIN", "SERVER_FAULTS", "STATUS_BY_REASON", "to_status"]
+__all__ = ["DOMAIN", "MAX_VIOLATIONS", "SERVER_FAULTS", "STATUS_BY_REASON", "to_status"]
 
 DOMAIN: Final = "headrace.v1"
+
+# The trailers hold the message twice, escaped (three characters a byte at worst) and with the details in
+# base64: 1 KB and 1.4 KB of it, 4.5 KB of the rest, and the names of it all.
+MAX_MESSAGE_BYTES: Final = 1024
+MAX_VIOLATIONS: Final = 20
+_MAX_VIOLATIONS_BYTES: Final = 2560
+_MAX_FIELD_BYTES: Final = 256
+_MAX_DESCRIPTION_BYTES: Final = 512
+_MAX_METADATA_BYTES: Final = 128
+_MAX_METADATA: Final = 4
+_PLAIN: Final = frozenset(range(0x20, 0x7F)) - {ord("%")}
+_ELLIPSIS: Final = "..."
 
 STATUS_BY_REASON: Final = {
     Reason.INVALID_FIELD: grpc.StatusCode.INVALID_ARGUMENT,
@@ -56,10 +70,12 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
     """Return the status for `context.abort_with_status`.
 
     `last_sequence` is the number of the last event that was sent, 0 for none;
-    it goes into the metadata so that a caller knows what it has.
+    it goes into the metadata so that a caller knows what it has. All trailers
+    together have less than 8 KiB: long texts are cut, and of many violations the
+    first ones are named, the last one says how many more there are.
     """
     code = STATUS_BY_REASON[error.reason]
-    metadata = dict(error.metadata)
+    metadata = {name: _cut(value, _MAX_METADATA_BYTES) for name, value in islice(error.metadata.items(), _MAX_METADATA)}
     if last_sequence:
         metadata["lastSequence"] = str(last_sequence)
     details: list[Message] = [
@@ -71,7 +87,7 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
             error_details_pb2.BadRequest(
                 field_violations=[
                     error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-                    for v in error.violations
+                    for v in _first(error.violations)
                 ]
             )
         )
@@ -81,17 +97,50 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     if error.reason is Reason.MODEL_NOT_FOUND:
         details.append(
-            error_details_pb2.ResourceInfo(
-                resource_type="headrace.v1.Model", resource_name=error.metadata.get("model", "")
-            )
+            error_details_pb2.ResourceInfo(resource_type="headrace.v1.Model", resource_name=metadata.get("model", ""))
         )
     status: Any = rpc_status.to_status(
-        status_pb2.Status(code=_number(code), message=error.message, details=_packed(details))
+        status_pb2.Status(code=_number(code), message=_message(error.message), details=_packed(details))
     )
     pushback = _pushback_ms(error, last_sequence)
     if pushback is None:
         return status
     return status._replace(trailing_metadata=(*status.trailing_metadata, ("grpc-retry-pushback-ms", str(pushback))))
+
+
+def _first(violations: Sequence[Violation]) -> list[Violation]:
+    """Return as many of the violations as there is room for, and one that says how many more there are."""
+    shown: list[Violation] = []
+    room = _MAX_VIOLATIONS_BYTES
+    for violation in violations[:MAX_VIOLATIONS]:
+        field = _cut(violation.field, _MAX_FIELD_BYTES)
+        description = _cut(violation.description, _MAX_DESCRIPTION_BYTES)
+        # Four bytes of Protobuf's around it, or six.
+        room -= len(field.encode()) + len(description.encode()) + 8
+        if room < 0:
+            break
+        shown.append(Violation(field, description))
+    if len(shown) < len(violations):
+        shown.append(Violation("", f"and {len(violations) - len(shown)} more"))
+    return shown
+
+
+def _message(text: str) -> str:
+    """Return `text` cut so that gRPC's escaping of it has no more than `MAX_MESSAGE_BYTES`."""
+    data = text[: MAX_MESSAGE_BYTES + 1].encode(errors="replace")
+    ends = list(accumulate(1 if byte in _PLAIN else 3 for byte in data))
+    if not ends or ends[-1] <= MAX_MESSAGE_BYTES:
+        return data.decode()
+    fitting = sum(end <= MAX_MESSAGE_BYTES - len(_ELLIPSIS) for end in ends)
+    return data[:fitting].decode(errors="ignore") + _ELLIPSIS
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Return `text` as whole characters that UTF-8 has, in so many bytes at most."""
+    data = text[: most_bytes + 1].encode(errors="replace")
+    if len(data) <= most_bytes:
+        return data.decode()
+    return data[: most_bytes - len(_ELLIPSIS)].decode(errors="ignore") + _ELLIPSIS
 
 
 def _pushback_ms(error: ServiceError, last_sequence: int) -> int | None:

@@ -24,9 +24,9 @@ from service.rpc.generation import DeadlinePolicy
 
 __all__ = ["TokenizeServicer"]
 
-# The largest context windows hold about this much, and a service that tokenizes more does nothing else meanwhile.
-MAX_TEXT_CHARS: Final = 4 * 1024 * 1024
-# The largest message takes about half of this on one core.
+# A quarter of a million tokens. The embedded engine takes 10 to 20 s for it on one core, and goes on when the
+# caller has left.
+MAX_TEXT_BYTES: Final = 1024 * 1024
 _LONGEST_S: Final = 60.0
 # A long text keeps a thread or the engine's tokenizer busy: what generates goes first.
 _RUNNING: Final = 2
@@ -57,8 +57,10 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
         if missing:
             raise unsupported(missing, model)
         async with self._turn(context):
-            content, add_special = prompt_of(asked, model)
+            content, add_special = await prompt_of(asked, model)
             assert isinstance(content, str)
+            if found := _too_long(asked, content):
+                raise invalid(found)
             encoded = await tokenizer.encode(
                 content,
                 add_special_tokens=add_special and not request.skip_special_tokens,
@@ -126,8 +128,7 @@ def _input_from_proto(request: tokenize_pb2.TokenizeRequest) -> Prompt | Chat:
     asked: Prompt | Chat = Prompt(text=request.text)
     match request.WhichOneof("input"):
         case "text":
-            if len(request.text) > MAX_TEXT_CHARS:
-                found.append(Violation("text", f"at most {MAX_TEXT_CHARS} characters, got {len(request.text)}"))
+            found += _too_long(asked, request.text)
         case "chat":
             asked = chat_from_proto(request.chat, "chat", found)
             found += chat_violations(asked)
@@ -138,6 +139,14 @@ def _input_from_proto(request: tokenize_pb2.TokenizeRequest) -> Prompt | Chat:
     if found:
         raise invalid(found)
     return asked
+
+
+def _too_long(asked: Prompt | Chat, text: str) -> list[Violation]:
+    size = len(text.encode())
+    if size <= MAX_TEXT_BYTES:
+        return []
+    field, what = ("chat", " as the model sees it") if isinstance(asked, Chat) else ("text", "")
+    return [Violation(field, f"at most {MAX_TEXT_BYTES} bytes of UTF-8{what}, got {size}")]
 
 
 def _bad_id(ids: Sequence[int], rule: str, is_bad: Any) -> Violation:

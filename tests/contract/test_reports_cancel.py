@@ -185,8 +185,10 @@ async def test_streams_that_fall_silent_are_given_up_and_a_slow_one_is_not() -> 
         assert (slow.text, slow.code) == ("tttttt", None)
 
 
-def outcomes(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.__dict__["outcome"] for record in caplog.records if record.name == "headrace.request"]
+def ends(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return the ids and the outcomes of the generations that the service has logged."""
+    lines = [record.__dict__ for record in caplog.records if record.name == "headrace.request"]
+    return [(line["request_id"], line["outcome"]) for line in lines]
 
 
 @pytest.mark.report("H09")
@@ -194,34 +196,42 @@ def outcomes(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_cancel_or_deadline_that_meets_the_end_has_one_outcome(
     by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rounds, at_once, deadline_s = 6, 40, 0.4
+    rounds, at_once, round_s = 6, 40, 0.4
     caplog.set_level("INFO", "headrace.request")
     async with replays(running=64) as replay:
         request, loop, chance = twin(R0), asyncio.get_running_loop(), random.Random(7)
+        codes: set[str] = set()
+        begun: set[str] = set()  # whose first event has come: the service surely knows them
 
-        async def one(end_s: float) -> str:
+        async def one(request_id: str, end_s: float) -> None:
             # A few milliseconds around the end.
             at_s = end_s + chance.uniform(-0.01, 0.02)
-            call = replay.service.generation.Generate(request, timeout=at_s - loop.time() if by == "deadline" else 60)
+            timeout_s = at_s - loop.time() if by == "deadline" else 60
+            metadata = (("x-request-id", request_id),)
+            call = replay.service.generation.Generate(request, timeout=timeout_s, metadata=metadata)
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
                 await call.read()
+                begun.add(request_id)
                 if by == "cancel":
                     loop.call_at(at_s, call.cancel)
                 while await call.read() is not grpc.aio.EOF:
                     pass
-            return str((await call.code()).name)
+            codes.add((await call.code()).name)
 
-        codes: list[str] = []
-        for _ in range(rounds):
-            gate, end_s = asyncio.Event(), loop.time() + deadline_s
+        for turn in range(rounds):
+            gate, end_s = asyncio.Event(), loop.time() + round_s
             replay.fake.script = (Says(b"a"), Says(b"b"), Do(gate.wait), Final())
             loop.call_at(end_s, gate.set)
-            codes += await asyncio.gather(*(one(end_s) for _ in range(at_once)))
+            await asyncio.gather(*(one(f"{turn}-{number}", end_s) for number in range(at_once)))
         await is_idle(replay)
-        await eventually(lambda: len(outcomes(caplog)) == rounds * at_once)
-        assert set(codes) <= {"OK", "CANCELLED" if by == "cancel" else "DEADLINE_EXCEEDED"}
-        # Here a busy loop can put more between both clocks than the server allows for.
-        possible = {"completed", "client_cancelled"} | ({"deadline_exceeded"} if by == "deadline" else set())
-        assert set(outcomes(caplog)) <= possible
+        await eventually(lambda: begun <= {request_id for request_id, _ in ends(caplog)})
+        assert len(begun) > at_once
+        assert len(ends(caplog)) == len(dict(ends(caplog))), "somebody's end was told twice"
+        assert codes <= {"OK", "CANCELLED" if by == "cancel" else "DEADLINE_EXCEEDED"}
+        # On a busy machine more can lie between both clocks than the server allows for.
+        possible = {"completed", "client_cancelled"} | (
+            {"deadline_exceeded", "rejected"} if by == "deadline" else set()
+        )
+        assert {outcome for _, outcome in ends(caplog)} <= possible
         assert (await replay.stream('"ok",FIN(eos)')).text == "ok"
     assert errors(caplog) == []

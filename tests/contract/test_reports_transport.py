@@ -37,6 +37,7 @@ async def test_a_large_prompt_reaches_triton_over_every_hop(text: str) -> None:
     async with replays() as replay:
         body = replay.will('"ok",FIN(eos)', {"messages": [{"role": "user", "content": text}]})
         response = await replay.post(body)
+        assert response.status == 200, response.body
         assert response.json()["choices"][0]["message"]["content"] == "ok"
         assert [event async for event in replay.service.generation.Generate(twin(body), timeout=20)]
         for request in replay.fake.requests:
@@ -86,7 +87,7 @@ def test_nobody_pings_more_often_than_the_other_side_permits() -> None:
 
 
 @pytest.mark.report("J05")
-async def test_the_stream_over_a_tritons_limit_is_served_at_once_or_ends_with_its_deadline() -> None:
+async def test_the_stream_over_a_tritons_limit_is_served_at_once_or_ends_in_time() -> None:
     well = (Says(b"Hello"), Final())
     limit = [("grpc.max_concurrent_streams", 4)]
     async with FakeTriton(script=(Says(b"a"), Hang()), canary_script=well, options=limit) as fake:
@@ -104,13 +105,14 @@ async def test_the_stream_over_a_tritons_limit_is_served_at_once_or_ends_with_it
             held = list(await asyncio.gather(*(hold() for _ in range(4))))
             async with asyncio.timeout(5):
                 held.append(await hold())  # the fifth
-            # More than all connections together may carry: what waits ends with its own deadline.
+            # More than all connections together may carry: what waits ends with its own deadline, or is refused where
+            # it came too close behind one that had ended.
             late = [service.generation.Generate(twin(R0), timeout=1.0) for _ in range(20)]
             for call in late:
                 with pytest.raises(grpc.aio.AioRpcError) as failed:
                     while True:
                         await call.read()
-                assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert failed.value.code() in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
             for call in held:
                 call.cancel()
             await eventually(lambda: service.models["m"].slots.running == 0)
@@ -118,7 +120,7 @@ async def test_the_stream_over_a_tritons_limit_is_served_at_once_or_ends_with_it
 
 
 @pytest.mark.report("J05")
-async def test_the_stream_over_a_services_limit_is_served_at_once_or_ends_with_its_deadline() -> None:
+async def test_the_stream_over_a_services_limit_is_served_at_once_or_ends_in_time() -> None:
     async with (
         fake_service(options=[("grpc.max_concurrent_streams", 4)]) as fake,
         running_gateway(fake.address) as gateway,
@@ -138,7 +140,7 @@ async def test_the_stream_over_a_services_limit_is_served_at_once_or_ends_with_i
                 return (await client.response()).body
 
         for body in await asyncio.gather(*(late() for _ in range(20))):
-            assert b'"code": "deadline_exceeded"' in body
+            assert b'"code": "deadline_exceeded"' in body or b'"type": "service_unavailable_error"' in body
         for client in clients:
             await client.__aexit__()
 

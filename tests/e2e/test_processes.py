@@ -120,6 +120,7 @@ async def test_when_one_of_both_dies_the_script_ends_the_other(tmp_path: Path) -
     assert "HEADRACE_MAX_WAITING" in done.stderr
 
 
+@pytest.mark.report("L01")
 async def test_a_stream_beyond_the_grace_of_the_gateway_ends_with_an_error_event(tmp_path: Path) -> None:
     with stack(tmp_path, backend="simulator", front={"drain_grace_s": GRACE_S}) as running:
         async with open_stream(running.gateway.port, ENDLESS) as stream:
@@ -135,6 +136,7 @@ async def test_a_stream_beyond_the_grace_of_the_gateway_ends_with_an_error_event
         assert line["outcome"] == "client_cancelled"
 
 
+@pytest.mark.report("L01")
 async def test_a_call_beyond_the_grace_of_the_service_ends_with_a_status(tmp_path: Path) -> None:
     with service(tmp_path, backend="simulator", shutdown_grace_s=GRACE_S) as running:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:

@@ -90,6 +90,7 @@ def own(span: Span) -> str:
     return str(span.raw.span_id.hex())
 
 
+@pytest.mark.report("M07")
 async def test_one_trace_goes_from_the_caller_s_span_to_the_first_token(traced: Stack, sink: OtlpSink) -> None:
     caller = Caller()
     prompt = script(prefill_ms=PREFILL_S * 1000, token_ms=5, output_tokens=6)
@@ -116,6 +117,7 @@ async def test_one_trace_goes_from_the_caller_s_span_to_the_first_token(traced: 
     assert first.end_time_unix_nano <= rest.start_time_unix_nano <= first.end_time_unix_nano + 50_000_000
 
 
+@pytest.mark.report("M05")
 async def test_the_time_to_first_token_is_what_the_client_sees(traced: Stack, sink: OtlpSink) -> None:
     caller = Caller()
     prompt = script(prefill_ms=PREFILL_S * 1000, output_tokens=3)
@@ -213,6 +215,7 @@ async def test_no_prompt_and_no_output_leaves_the_processes(traced: Stack, sink:
             assert canary not in process.output()
 
 
+@pytest.mark.report("M07")
 @pytest.mark.triton
 @pytest.mark.timeout(120)
 async def test_the_trace_goes_on_in_triton(sink: OtlpSink, tmp_path: Path) -> None:

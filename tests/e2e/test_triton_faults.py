@@ -113,6 +113,7 @@ async def test_a_thread_that_dies_without_a_word_is_given_up(running: Process, c
     assert "stopped answering" in answer.details
 
 
+@pytest.mark.report("I03")
 @every_contract
 async def test_an_end_without_any_output_is_no_success(running: Process, contract: str) -> None:
     answer = await fault(running, contract, "fault=no_output")
@@ -134,6 +135,7 @@ async def test_a_response_that_is_too_large_says_so(running: Process, contract: 
     assert "too large" in answer.details
 
 
+@pytest.mark.report("J01")
 @every_contract
 async def test_a_prompt_of_five_megabytes_passes(patient: Process, contract: str) -> None:
     prompt = "token_ms=0 " + "x" * 5 * 1024 * 1024

@@ -121,6 +121,7 @@ def endless(number: int = 1000) -> dict[str, Any]:
     return {"model": "default", "prompt": "token_ms=20", "max_tokens": number}
 
 
+@pytest.mark.report("L04")
 async def test_health_follows_the_engine_and_the_server_down_and_up(triton: Mortal, watchful: Stack) -> None:
     ready = f"{watchful.url}/readyz"
     async with grpc.aio.insecure_channel(watchful.target) as channel:

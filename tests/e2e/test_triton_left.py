@@ -105,6 +105,7 @@ async def test_a_cancel_while_tokens_come_stops_the_engine(
     assert await best_of(measure, LIMIT_S) <= LIMIT_S
 
 
+@pytest.mark.report("H03")
 @pytest.mark.parametrize("contract", [name for name in REACHED if name != "vllm"])
 async def test_a_cancel_before_the_first_token_stops_the_engine(
     running: Process, all_scripted: RealTriton, contract: str
@@ -134,6 +135,7 @@ async def test_vllm_s_backend_sees_a_cancel_in_prefill_with_the_first_token(
     assert end["tokens"] <= 2
 
 
+@pytest.mark.report("H05")
 @pytest.mark.parametrize("contract", REACHED)
 async def test_a_deadline_stops_the_engine(running: Process, all_scripted: RealTriton, contract: str) -> None:
     async def measure() -> float:

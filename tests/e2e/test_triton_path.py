@@ -188,6 +188,7 @@ async def test_a_real_model_answers_over_http(gemma: Stack) -> None:
     assert (text_of_chunks(events), events[-1]) == (" 7, 8, 9, 10", "[DONE]")
 
 
+@pytest.mark.report("H01")
 @pytest.mark.usefixtures("idle")
 async def test_closing_the_connection_stops_the_engine_in_150_ms(scripted: Stack, scripted_triton: RealTriton) -> None:
     async def measure() -> list[float]:

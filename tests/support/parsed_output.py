@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from service.parsing import OutputParser
+from service.parsing import OutputParser, Piece
 
 __all__ = ["ParsedOutput", "parse"]
 
@@ -19,15 +19,26 @@ class ParsedOutput:
     calls: list[tuple[str, str]] = field(default_factory=list)
     order: str = ""
     is_complete: bool = False
+    is_call_open: bool = False
 
 
 def parse(parser: OutputParser, pieces: Iterable[str]) -> ParsedOutput:
     """Feed and flush `parser`, and check what holds for every piece on the way."""
     parsed = ParsedOutput()
-    found = [piece for text in pieces for piece in parser.feed(text)]
-    found += parser.flush()
+    found: list[tuple[Piece, str]] = []
+    fed = ""
+    for text in pieces:
+        fed += text
+        found += [(piece, fed) for piece in parser.feed(text)]
+    found += [(piece, fed) for piece in parser.flush()]
     ids: set[str] = set()
-    for piece in found:
+    reached = 0
+    for piece, so_far in found:
+        # Places do not go back, and a text stands where its piece says.
+        end = len(so_far) - piece.rest
+        assert reached <= end - len(piece.text)
+        assert so_far[:end].endswith(piece.text)
+        reached = end
         assert bool(piece.text) + bool(piece.reasoning) + (piece.call is not None) == 1
         kind = "text" if piece.text else "reasoning" if piece.reasoning else "call"
         parsed.text += piece.text
@@ -52,4 +63,5 @@ def parse(parser: OutputParser, pieces: Iterable[str]) -> ParsedOutput:
             parsed.order = f"{parsed.order} {kind}".strip()
     assert parser.calls == len(parsed.calls)
     parsed.is_complete = parser.is_complete
+    parsed.is_call_open = parser.is_call_open
     return parsed

@@ -287,3 +287,22 @@ async def test_the_connections_window_is_given_back_whoever_reads(*, reads: bool
         call.cancel("done")
     updates = transport.written.count(b"\x00\x00\x04\x08\x00\x00\x00\x00\x00")
     assert updates == 1  # of the connection: half of 16 MiB came once
+
+
+@pytest.mark.report("J01")
+async def test_what_new_settings_allow_is_sent_behind_their_acknowledgement() -> None:
+    """A server goes by its old ones until then, and resets a stream that sends more."""
+    connection, transport, router = connected()
+    connection.data_received(SettingsFrame(0, settings={4: 1000}).serialize())
+    call: Call[bytes] = Call(router, LIMITS, RetryThrottle(), bytes)
+    call.begin(b"\x83", b"r" * 50_000, 60.0, ())
+    transport.written = b""
+    connection.data_received(SettingsFrame(0, settings={4: 40_000, 5: 32_768}).serialize())
+    kinds = []
+    while transport.written:
+        frame, size = Frame.parse_frame_header(memoryview(transport.written[:9]))
+        kinds.append((type(frame), "ACK" in frame.flags))
+        transport.written = transport.written[9 + size :]
+    assert kinds[0] == (SettingsFrame, True)
+    assert {kind for kind, _ in kinds[1:]} == {DataFrame}
+    call.cancel("the test is over")

@@ -207,14 +207,16 @@ class Connection(asyncio.Protocol):
     def _on_settings(self, flags: int, payload: bytes) -> None:
         if flags & Flag.ACK:
             return
-        for name, value in frames.settings_of(payload):
+        values = list(frames.settings_of(payload))
+        # First: a server counts what is sent by its new windows and frame sizes as too much until it has this.
+        self._write(frames.frame(FrameType.SETTINGS, Flag.ACK, 0))
+        for name, value in values:
             if name == Setting.MAX_CONCURRENT_STREAMS:
                 self.streams.max_streams = value
             elif name == Setting.INITIAL_WINDOW_SIZE:
                 self.streams.outbox.set_initial_window(value)
             elif name == Setting.MAX_FRAME_SIZE:
                 self.streams.outbox.max_frame_bytes = min(value, MAX_SENT_FRAME_BYTES)
-        self._write(frames.frame(FrameType.SETTINGS, Flag.ACK, 0))
         if not self.ready.done():
             self.ready.set_result(None)
         self._on_change(self)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from service.backends.base import Feature
 from service.backends.triton.facts import ModelFacts
 from service.backends.triton.tensors import add_input, to_uint64
-from service.core.errors import Reason, ServiceError
+from service.core.errors import Reason, ServiceError, Violation
 from service.core.request import Sampling
 
 __all__ = [
@@ -91,5 +91,6 @@ def unsupported(feature: Feature) -> ServiceError:
     return ServiceError(
         Reason.CAPABILITY_UNSUPPORTED,
         f"The model does not take {feature.value}; leave it out.",
+        violations=[Violation(feature.value, "not supported")],
         metadata={"capability": feature.value},
     )
