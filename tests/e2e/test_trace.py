@@ -198,7 +198,7 @@ async def test_no_prompt_and_no_output_leaves_the_processes(traced: Stack, sink:
     good = f"{secret} {script(tokens=[told], output_tokens=3)}"
     for prompt in (good, bad, f"{secret} {script(tokens=[told], fault='crash', fault_after=1)}"):
         async with RawClient(traced.gateway.port) as client:
-            answer = await client.post(chat(prompt, user=secret), headers=caller.headers)
+            answer = await client.post(chat(prompt, user="person-7", metadata={"a": secret}), headers=caller.headers)
             assert answer.status in (200, 400, 500)
     async with open_stream(traced.gateway.port, chat(good), headers=caller.headers) as stream:
         assert told in "".join(await stream.rest())
@@ -209,6 +209,7 @@ async def test_no_prompt_and_no_output_leaves_the_processes(traced: Stack, sink:
     await asyncio.to_thread(sink.trace, last.trace_id, {(GATEWAY, HTTP), (SERVICE, RPC)})
     everything = b"".join(sink.exported)
     assert caller.trace_id in everything.hex()
+    assert b"person-7" in everything  # the caller's own opaque id is there to find a request by
     for canary in (secret, told):
         assert canary.encode() not in everything
         for process in (traced.gateway, traced.service):
