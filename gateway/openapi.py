@@ -6,6 +6,8 @@ their schemas are put into the document here.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -24,6 +26,7 @@ from gateway.timeouts import REQUEST_TIMEOUT
 __all__ = ["error_responses", "generation_operation", "install_openapi", "json_operation"]
 
 _REF: Final = "#/components/schemas/"
+_NAME: Final = re.compile(f'"{_REF}([^"]+)"')
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
     ChatRequest,
     CompletionRequest,
@@ -145,10 +148,22 @@ def install_openapi(app: FastAPI) -> None:
             for path in schema["paths"].values():
                 for operation in path.values():
                     operation["responses"].pop("422", None)
+            schema["components"]["schemas"] = _referenced(schema["paths"], schemas)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]  # the framework's documented way
+
+
+def _referenced(paths: Json, schemas: Json) -> Json:
+    """Return those of `schemas` that something refers to: the library leaves those in that a union hides."""
+    found: set[str] = set()
+    waiting = [json.dumps(paths)]
+    while waiting:
+        names = set(_NAME.findall(waiting.pop())) - found
+        found |= names
+        waiting += [json.dumps(schemas[name]) for name in names]
+    return {name: schema for name, schema in schemas.items() if name in found}
 
 
 def _json(name: str) -> Json:

@@ -173,5 +173,5 @@ class WholeAnswer(GenerationReader):
         content = self._contents.get(index)
         if content is None:
             writer = self.shape.logprobs(0) if self._wants_logprobs else None
-            content = self._contents[index] = ChoiceContent(writer)
+            content = self._contents[index] = ChoiceContent(writer, self.shape.holds_logprobs_of)
         return content

@@ -20,6 +20,8 @@ from headrace.v1 import generation_pb2 as gen
 __all__ = ["ChatRequest", "reasoning_efforts"]
 
 MAX_SAFETY_IDENTIFIER_CHARS: Final = 64
+# More than there are.
+MAX_MODALITIES: Final = 16
 
 reasoning_efforts: Final[Mapping[str, chat_pb2.ReasoningEffort]] = {
     "none": chat_pb2.REASONING_EFFORT_NONE,
@@ -47,7 +49,7 @@ class ChatRequest(ToolFields, TemplateFields, GenerationFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
         default=None, description="For chat templates that know it."
     )
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=MAX_MODALITIES, fail_fast=True)] | None = None
     safety_identifier: Annotated[str, Field(max_length=MAX_SAFETY_IDENTIFIER_CHARS)] | None = Field(
         default=None, description="The end user, for traces and logs; counts more than user."
     )

@@ -41,9 +41,9 @@ class ChunkStream(GenerationReader):
         self._include_usage = call.include_usage
         self._usage_null = ',"usage":null' if call.include_usage else ""
         self._top = ""  # a chunk up to its choices
-        # Of open choices: a chunk up to its text, and up to the text of its reasoning.
-        self._heads: dict[int, str] = {}
+        # Of open choices, a chunk up to the text of its reasoning; and up to its text, once there was some.
         self._reasoning_heads: dict[int, str] = {}
+        self._heads: dict[int, str] = {}
         self._tail = ""  # a chunk from its text on, without log-probs
         self._calls: set[tuple[int, int]] = set()  # choice and index of tool calls that have begun
         self._offsets: dict[int, int] = {}  # characters told in log-probs so far
@@ -77,27 +77,29 @@ class ChunkStream(GenerationReader):
 
     def _slow_delta(self, delta: gen.ChoiceDelta) -> bytes:
         index = delta.index
-        if index not in self._heads:
+        if index not in self._reasoning_heads:
             self._check_open(index)
-        logprobs = delta.logprobs if self._wants_logprobs else ()
-        is_call = delta.WhichOneof("content") == "tool_call"
+        kind = delta.WhichOneof("content")
+        logprobs = delta.logprobs if self._wants_logprobs and self.shape.holds_logprobs_of(kind) else ()
+        is_call = kind == "tool_call"
         text = delta.text or delta.reasoning_text
         if not is_call and not text and not logprobs:
             return b""
-        frames = self._open(index, by_call=is_call)
+        frames = self._open(index, by_text=bool(delta.text))
         self.has_output = True
         groups = self._logprob_groups(index, logprobs) if logprobs else iter(())
         if is_call:
             pieces, begin = self._call_pieces(index, delta.tool_call)
         else:
-            head = self._heads[index] if delta.text or not text else self._reasoning_heads[index]
+            head = self._head(index) if delta.text else self._reasoning_heads[index]
             pieces = _pieces(text)
 
             def begin(piece: str) -> str:
                 return f"{head}{encode_basestring_ascii(piece)}{self.shape.after_text}"
 
         for piece, group in zip_longest(pieces, groups):
-            frames.append(begin(piece or "") + self._behind(group or "null"))
+            start = self._top + self.shape.without_text(index) if piece is None else begin(piece)
+            frames.append(start + self._behind(group or "null"))
         return self._numbered(frames)
 
     def _call_pieces(self, index: int, piece: chat_pb2.ToolCallDelta) -> tuple[list[str], Callable[[str], str]]:
@@ -116,8 +118,11 @@ class ChunkStream(GenerationReader):
         return pieces, begin
 
     def _on_finished(self, index: int, finish_reason: str) -> bytes:
-        frames = self._open(index)
-        del self._heads[index], self._reasoning_heads[index]
+        frames = self._open(index, by_text=True)
+        is_silent = self._heads.pop(index, None) is None and not any(choice == index for choice, _ in self._calls)
+        if is_silent and not frames and (empty := self.shape.empty_text(index)) is not None:
+            frames.append(self._chunk(empty))
+        del self._reasoning_heads[index]
         frames.append(self._chunk(self.shape.closing(index, finish_reason)))
         return self._numbered(frames)
 
@@ -130,14 +135,19 @@ class ChunkStream(GenerationReader):
         rest = json.dumps(document, separators=(",", ":"))[1:]
         return self._numbered([f"{self._top}],{rest}{sse.EVENT_END}"]) + sse.DONE
 
-    def _open(self, index: int, *, by_call: bool = False) -> list[str]:
+    def _open(self, index: int, *, by_text: bool) -> list[str]:
         """Return the chunk that opens a choice, once; else nothing."""
-        if index in self._heads:
+        if index in self._reasoning_heads:
             return []
-        self._heads[index] = self._top + self.shape.before_text(index)
         self._reasoning_heads[index] = self._top + self.shape.before_reasoning(index)
-        opening = self.shape.opening(index, by_call=by_call)
+        opening = self.shape.opening(index, by_text=by_text)
         return [] if opening is None else [self._chunk(opening)]
+
+    def _head(self, index: int) -> str:
+        head = self._heads.get(index)
+        if head is None:
+            head = self._heads[index] = self._top + self.shape.before_text(index)
+        return head
 
     def _chunk(self, choice: str) -> str:
         return f"{self._top}{choice}]{self._usage_null}}}{sse.EVENT_END}"

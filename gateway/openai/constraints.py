@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.openai.base import RequestModel
@@ -18,6 +18,9 @@ __all__ = ["ConstraintFields", "ResponseFormat"]
 # The contract's bounds.
 MAX_CHOICES: Final = 1024
 MAX_CHOICE_BYTES: Final = 4096
+# Of members that nobody knows, in a message.
+MAX_UNKNOWN: Final = 5
+MAX_NAME_CHARS: Final = 64
 
 _Choices = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_BYTES)]],
@@ -58,7 +61,9 @@ class ResponseFormat(RequestModel):
 
 
 class StructuredOutputs(RequestModel):
-    """Exactly one member with a value."""
+    """Exactly one member with a value. A member that nobody knows is refused: it was to constrain the output."""
+
+    model_config = ConfigDict(extra="allow")
 
     json_: SchemaText | None = Field(default=None, alias="json", description="A JSON Schema, or its text.")
     regex: _Source | None = Field(default=None, description="The whole output matches.")
@@ -66,6 +71,26 @@ class StructuredOutputs(RequestModel):
     grammar: _Source | None = Field(default=None, description="In the engine's own dialect.")
     json_object: bool | None = Field(default=None, description="Any JSON object.")
     structural_tag: Unserved
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        expected = "'json', 'regex', 'choice', 'grammar' or 'json_object'"
+        unknown = [name for name, value in (self.model_extra or {}).items() if value not in (None, False)]
+        if unknown:
+            name = f"structured_outputs.{unknown[0][:MAX_NAME_CHARS]}"
+            shown = ", ".join(f"'structured_outputs.{other[:MAX_NAME_CHARS]}'" for other in unknown[:MAX_UNKNOWN])
+            raise PydanticCustomError(
+                "unknown_parameter",
+                "Unknown parameter: {shown}. Expected one of {expected}.",
+                {"param": name, "shown": shown, "expected": expected},
+            )
+        if all(value is None for value in (self.json_, self.regex, self.choice, self.grammar)) and not self.json_object:
+            raise PydanticCustomError(
+                "invalid_value",
+                "Invalid 'structured_outputs': expected one of {expected}, but got none of them.",
+                {"expected": expected},
+            )
+        return self
 
 
 # One way to ask for a constraint: how the caller spells it, and what it is.

@@ -6,6 +6,7 @@ documents.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.openai.logprobs import LogprobsWriter
@@ -34,10 +35,15 @@ class ToolCallContent:
 
 
 class ChoiceContent:
-    """Collects the deltas of one choice. `logprobs` is None if nobody asked for them."""
+    """Collects the deltas of one choice.
 
-    def __init__(self, logprobs: LogprobsWriter | None = None) -> None:
+    `logprobs` is None if nobody asked for them; it takes those of the kinds of
+    content that `holds_logprobs_of` names.
+    """
+
+    def __init__(self, logprobs: LogprobsWriter | None, holds_logprobs_of: Callable[[str | None], bool]) -> None:
         self.logprobs = logprobs
+        self._holds_logprobs_of = holds_logprobs_of
         self.calls: dict[int, ToolCallContent] = {}
         self._texts: list[str] = []
         self._reasoning: list[str] = []
@@ -54,7 +60,7 @@ class ChoiceContent:
 
     def add(self, delta: gen.ChoiceDelta) -> bool:
         """Take the next delta; return whether it says something. ContractError for a tool call without a beginning."""
-        if self.logprobs is not None:
+        if self.logprobs is not None and self._holds_logprobs_of(delta.WhichOneof("content")):
             for token in delta.logprobs:
                 self.logprobs.add(token)
         text = delta.text

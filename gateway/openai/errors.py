@@ -210,6 +210,8 @@ _NO_KEY: Final = (
 
 def _word(naming: Naming, path: str, description: str, code: str | None) -> _Sentence:
     name, said = naming.json_name(path), naming.spell(description).rstrip(".")
+    if not path:  # of no field: how many more there are
+        return _Sentence(f"{said[:1].upper()}{said[1:]}.", name, code)
     if code == "unsupported_parameter":
         text = f"Unsupported parameter: '{name}' is not supported with this model."
         return _Sentence(text if said.startswith(_UNSUPPORTED) else f"{text} {said[:1].upper()}{said[1:]}.", name, code)

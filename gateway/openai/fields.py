@@ -59,7 +59,8 @@ def _stop_kind(value: Any) -> str | None:
 
 _StopText = Annotated[str, Field(min_length=1)]
 _Stop = Annotated[
-    Annotated[_StopText, Tag("<text>")] | Annotated[list[_StopText], Field(max_length=4), Tag("<list>")],
+    Annotated[_StopText, Tag("<text>")]
+    | Annotated[list[_StopText], Field(max_length=4, fail_fast=True), Tag("<list>")],
     Discriminator(_stop_kind),
 ]
 _TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
@@ -91,11 +92,13 @@ def _at_most(members: int) -> Callable[[Any], Any]:
 
 _Biases = Annotated[
     dict[Annotated[_TokenId, BeforeValidator(_token_id_from_key)], Annotated[float, Field(ge=-100, le=100)]],
+    Field(fail_fast=True),
     BeforeValidator(_at_most(MAX_BIASES)),
     Field(json_schema_extra={"maxProperties": MAX_BIASES}),
 ]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(fail_fast=True),
     BeforeValidator(_at_most(MAX_METADATA)),
     Field(json_schema_extra={"maxProperties": MAX_METADATA}),
 ]
@@ -139,13 +142,13 @@ class GenerationFields(ConstraintFields):
         default=None, description="Any 64-bit integer. Choice i runs with seed + i."
     )
     stop: _Stop | None = Field(default=None, description="At most four non-empty texts; not part of the answer.")
-    stop_token_ids: Annotated[list[_TokenId], Field(max_length=16)] | None = Field(
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=16, fail_fast=True)] | None = Field(
         default=None, description="Extension."
     )
     include_stop_str_in_output: bool | None = Field(
         default=None, description="Extension. Keep the matched stop text in the answer."
     )
-    bad_words: Annotated[list[_BadWord], Field(max_length=16)] | None = Field(
+    bad_words: Annotated[list[_BadWord], Field(max_length=16, fail_fast=True)] | None = Field(
         default=None, description="Extension. Texts that must not be generated."
     )
     logit_bias: _Biases | None = Field(default=None, description="Token id (as a string) to bias, -100 to 100.")

@@ -89,19 +89,19 @@ class UserMessage(RequestModel):
     name: str | None = None
 
 
-class CalledFunction(RequestModel):
+class EarlierFunction(RequestModel):
     """The function of an earlier call, and its arguments as the model wrote them."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
     arguments: str
 
 
-class ToolCall(RequestModel):
+class EarlierCall(RequestModel):
     """An earlier call."""
 
     id: _CallId
     type: Literal["function"]
-    function: CalledFunction
+    function: EarlierFunction
 
 
 class AssistantMessage(RequestModel):
@@ -113,7 +113,7 @@ class AssistantMessage(RequestModel):
     name: str | None = None
     reasoning_content: str | None = Field(default=None, description="Extension. Reasoning, for templates that use it.")
     reasoning: str | None = Field(default=None, description="Extension. Another name of reasoning_content.")
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
+    tool_calls: Annotated[list[EarlierCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
     function_call: Unserved
     audio: Unserved
 
@@ -137,7 +137,8 @@ _ROLES: Final[Mapping[str, chat_pb2.Role]] = {
 
 Message = InstructionMessage | UserMessage | AssistantMessage | ToolMessage
 Messages = Annotated[
-    list[Annotated[Message, Field(discriminator="role")]], Field(min_length=1, max_length=MAX_MESSAGES)
+    list[Annotated[Message, Field(discriminator="role")]],
+    Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
 ]
 
 

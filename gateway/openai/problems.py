@@ -19,6 +19,7 @@ __all__ = ["error_from_validation", "param_name"]
 
 _MAX_PROBLEMS: Final = 20
 _MAX_QUOTE_CHARS: Final = 64
+_OTHER_KIND: Final = frozenset({"literal_error", "unsupported_value"})
 
 Ctx = Mapping[str, Any]
 # (code, text) of one problem; not every problem has a code.
@@ -46,7 +47,7 @@ def error_from_validation(error: ValidationError) -> ApiError:
 def _without_consequences(found: list[ErrorDetails]) -> list[ErrorDetails]:
     # What is of another type than any that is served does not lack their members.
     untyped = {
-        problem["loc"][:-1] for problem in found if problem["type"] == "literal_error" and problem["loc"][-1] == "type"
+        problem["loc"][:-1] for problem in found if problem["type"] in _OTHER_KIND and problem["loc"][-1:] == ("type",)
     }
     return [problem for problem in found if problem["type"] != "missing" or problem["loc"][:-1] not in untyped]
 
@@ -100,7 +101,7 @@ def _word(problem: ErrorDetails) -> tuple[str | None, str]:
 
 
 # Raised by validators of this package, with their text.
-_OWN_CODES: Final = frozenset({"unsupported_value", "invalid_value", "missing_required_parameter"})
+_OWN_CODES: Final = frozenset({"unsupported_value", "unknown_parameter", "invalid_value", "missing_required_parameter"})
 
 
 def _missing(name: str, _ctx: Ctx, _got: Any) -> tuple[str, str]:

@@ -1,9 +1,4 @@
-"""From the bytes of a request body to a request of the contract, or to one refusal.
-
-The body is parsed and checked in one pass by the schema library, which bounds
-the nesting. Of two members with the same name the last counts, here and for
-everything behind: nothing else reads the body.
-"""
+"""From the bytes of a request body to a request of the contract and how to answer it, or to one refusal."""
 
 from __future__ import annotations
 
@@ -12,14 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pydantic import ValidationError
-
+from gateway.openai.bodies import BodySchema
 from gateway.openai.chat import ChatRequest
 from gateway.openai.completions import CompletionPlan, CompletionRequest
 from gateway.openai.errors import Naming
 from gateway.openai.fields import served_tiers
-from gateway.openai.problems import error_from_validation
-from gateway.openai.structure import check_structure
 from headrace.v1 import generation_pb2 as gen
 
 __all__ = ["COMMON_NAMES", "Endpoint", "GenerationCall", "parse"]
@@ -111,14 +103,13 @@ _COMPLETION_NAMES: Final[Mapping[str, str]] = {
 }
 
 
+_CHAT: Final = BodySchema(ChatRequest)
+_COMPLETION: Final = BodySchema(CompletionRequest, ids_in="prompt")
+
+
 def parse(endpoint: Endpoint, body: bytes) -> GenerationCall:
     """Return what `body` asks for; ApiError (400) that names every problem if it is not a valid request."""
-    check_structure(body)
-    schema = ChatRequest if endpoint is Endpoint.CHAT else CompletionRequest
-    try:
-        asked = schema.model_validate_json(body)
-    except ValidationError as error:
-        raise error_from_validation(error) from None
+    asked = _CHAT.read(body) if endpoint is Endpoint.CHAT else _COMPLETION.read(body)
     own = _CHAT_NAMES if endpoint is Endpoint.CHAT else _COMPLETION_NAMES
     return GenerationCall(
         endpoint=endpoint,

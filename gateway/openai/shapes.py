@@ -36,11 +36,20 @@ class Shape(Protocol):
     def tool_call(self, index: int, piece: chat_pb2.ToolCallDelta, arguments: str, *, is_first: bool) -> str:
         """Return the start of a choice with a piece of a tool call, up to the value of `logprobs`."""
 
-    def opening(self, index: int, *, by_call: bool) -> str | None:
+    def holds_logprobs_of(self, kind: str | None) -> bool:
+        """Return whether the text that `logprobs` tells of is that of this kind of content."""
+
+    def opening(self, index: int, *, by_text: bool) -> str | None:
         """Return the choice of the first chunk, before any text; None if there is none.
 
-        `by_call` says that a tool call is the first that is said.
+        `by_text` says that text is the first that is said.
         """
+
+    def without_text(self, index: int) -> str:
+        """Return the start of a choice in a chunk that says nothing, up to the value of `logprobs`."""
+
+    def empty_text(self, index: int) -> str | None:
+        """Return the choice of a chunk that says that the text is empty; None where it is so unless text comes."""
 
     def closing(self, index: int, finish_reason: str) -> str:
         """Return the choice of the chunk that ends a choice."""
@@ -73,10 +82,19 @@ class _ChatShape:
         call = f'{{"index":{piece.index},{head}"function":{function}}}'
         return f'{{"index":{index},"delta":{{"tool_calls":[{call}]}},"logprobs":'
 
-    def opening(self, index: int, *, by_call: bool) -> str | None:
-        content = "null" if by_call else '""'
+    def holds_logprobs_of(self, kind: str | None) -> bool:
+        return kind in _TEXT
+
+    def opening(self, index: int, *, by_text: bool) -> str | None:
+        content = '""' if by_text else "null"
         delta = f'{{"role":"assistant","content":{content},"refusal":null}}'
         return f'{{"index":{index},"delta":{delta},"logprobs":null,"finish_reason":null}}'
+
+    def without_text(self, index: int) -> str:
+        return f'{{"index":{index},"delta":{{}},"logprobs":'
+
+    def empty_text(self, index: int) -> str | None:
+        return f'{{"index":{index},"delta":{{"content":""}},"logprobs":null,"finish_reason":null}}'
 
     def closing(self, index: int, finish_reason: str) -> str:
         return f'{{"index":{index},"delta":{{}},"logprobs":null,"finish_reason":{json.dumps(finish_reason)}}}'
@@ -121,7 +139,16 @@ class _CompletionShape:
     def tool_call(self, index: int, piece: chat_pb2.ToolCallDelta, arguments: str, **_: bool) -> str:  # noqa: ARG002
         raise ContractError(_NO_CALLS)
 
-    def opening(self, index: int, *, by_call: bool) -> str | None:  # noqa: ARG002
+    def holds_logprobs_of(self, kind: str | None) -> bool:  # noqa: ARG002 - reasoning is shown as text
+        return True
+
+    def opening(self, index: int, *, by_text: bool) -> str | None:  # noqa: ARG002
+        return None
+
+    def without_text(self, index: int) -> str:
+        return f'{self.before_text(index)}""{self.after_text}'
+
+    def empty_text(self, index: int) -> str | None:  # noqa: ARG002
         return None
 
     def closing(self, index: int, finish_reason: str) -> str:
@@ -141,6 +168,8 @@ class _CompletionShape:
         )
 
 
+# Kinds of a delta's content that are text; a delta may carry nothing but log-probs.
+_TEXT: Final = frozenset({"text", None})
 _NO_CALLS: Final = "a text completion cannot hold a tool call"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.openai.base import RequestModel
@@ -22,7 +22,7 @@ MAX_TEMPLATE_ARGS_BYTES: Final = 16 * 1024
 class TemplateFields(RequestModel):
     """The member that carries them."""
 
-    chat_template_kwargs: dict[str, JsonValue] | None = Field(
+    chat_template_kwargs: dict[str, Any] | None = Field(
         default=None, description="Extension. Further variables for the chat template."
     )
 
@@ -43,7 +43,7 @@ class TemplateFields(RequestModel):
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _representable(cls, value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+    def _representable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None:
             try:
                 struct_from_json(value)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.openai.base import RequestModel
+from gateway.openai.bodies import BodySchema
 from gateway.openai.errors import ApiError, Naming, invalid_request
 from gateway.openai.fields import INT32_MAX
+from gateway.openai.messages import MAX_MESSAGES
 from gateway.openai.parameters import Unserved
-from gateway.openai.problems import error_from_validation
 from gateway.openai.requests import Endpoint, parse
-from gateway.openai.structure import check_structure
 from headrace.v1 import chat_pb2, tokenize_pb2
 
 __all__ = [
@@ -34,8 +34,6 @@ __all__ = [
     "parse_tokenize",
     "tokenize_document",
 ]
-
-_Request = TypeVar("_Request", bound=RequestModel)
 
 # The contract's bound.
 MAX_TOKEN_IDS: Final = 2**20
@@ -58,7 +56,7 @@ class TokenizeRequest(RequestModel):
 
     model: _Model
     prompt: str | None = Field(default=None, description="The text; may be empty.")
-    messages: list[Any] | None = Field(
+    messages: Annotated[list[Any], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = Field(
         default=None, description="A conversation, with tools and chat_template_kwargs as in a chat completion request."
     )
     add_special_tokens: bool | None = Field(
@@ -124,9 +122,13 @@ class TokenizeCall:
     naming: Naming
 
 
+_TOKENIZE: Final = BodySchema(TokenizeRequest)
+_DETOKENIZE: Final = BodySchema(DetokenizeRequest, ids_in="tokens")
+
+
 def parse_tokenize(body: bytes) -> TokenizeCall:
     """Return what `body` asks for; ApiError (400) that names every problem if it is not a valid request."""
-    asked = _validated(TokenizeRequest, body)
+    asked = _TOKENIZE.read(body)
     naming = Naming(fields=_NAMES, prompt="prompt", model=asked.model)
     if (asked.prompt is None) == (asked.messages is None):
         raise _either(asked)
@@ -147,7 +149,7 @@ def parse_tokenize(body: bytes) -> TokenizeCall:
 
 def parse_detokenize(body: bytes) -> tuple[DetokenizeRequest, Naming]:
     """Return what `body` asks for, and how it spells that; ApiError (400) that names every problem."""
-    asked = _validated(DetokenizeRequest, body)
+    asked = _DETOKENIZE.read(body)
     return asked, Naming(fields=_NAMES, prompt="tokens", model=asked.model)
 
 
@@ -172,14 +174,6 @@ def tokenize_document(answer: tokenize_pb2.TokenizeResponse, *, with_pieces: boo
         "tokens": list(answer.token_ids),
         "token_strs": [_shown(piece) for piece in answer.pieces] if with_pieces else None,
     }
-
-
-def _validated(schema: type[_Request], body: bytes) -> _Request:
-    check_structure(body)
-    try:
-        return schema.model_validate_json(body)
-    except ValidationError as error:
-        raise error_from_validation(error) from None
 
 
 def _either(asked: TokenizeRequest) -> ApiError:

@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.openai.base import RequestModel
-from gateway.openai.json_values import ObjectText
+from gateway.openai.json_values import ToolSchemaText
 from gateway.openai.parameters import NO_CODE, Unserved
 from headrace.v1 import chat_pb2
 
@@ -31,7 +31,7 @@ class FunctionDefinition(RequestModel):
 
     name: ToolName
     description: str | None = None
-    parameters: ObjectText | None = Field(default=None, description="JSON Schema of the arguments.")
+    parameters: ToolSchemaText | None = Field(default=None, description="JSON Schema of the arguments.")
     strict: bool | None = Field(
         default=None, description="The arguments follow the schema; they do where tool_choice forces the call."
     )
@@ -61,7 +61,7 @@ class AllowedTools(RequestModel):
     """Some of the tools, and whether one of them has to be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class AllowedToolsChoice(RequestModel):
@@ -99,7 +99,7 @@ _MODES: Final[Mapping[str, chat_pb2.ToolChoiceMode]] = {
 class ToolFields(RequestModel):
     """Members that offer tools."""
 
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Annotated[_ToolChoice | None, Field(description="auto if there are tools.")] = None
     parallel_tool_calls: bool | None = Field(
         default=None, description="False ends the answer with its first call; true if absent."

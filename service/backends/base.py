@@ -218,6 +218,8 @@ class BackendInfo:
     eos_text: str = ""
     # Texts that the engine reads as control tokens wherever they stand in a prompt.
     control_texts: tuple[str, ...] = ()
+    # No token stands for more of a text; None if the engine does not say.
+    longest_token_bytes: int | None = None
     server_address: str | None = None
     server_port: int | None = None
 
@@ -249,7 +251,11 @@ class Backend(Protocol):
         ...
 
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
-        """Return the prompt's length in tokens, or None if the engine cannot say."""
+        """Return the prompt's length in tokens, or None if the engine does not count.
+
+        Raises BACKEND_UNAVAILABLE if it does, but not now, and may raise
+        CONTEXT_LENGTH_EXCEEDED for a prompt that does not fit its own window.
+        """
         ...
 
     @property

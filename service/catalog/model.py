@@ -41,6 +41,11 @@ class Template(Protocol):
 class Tokenizer(Protocol):
     """Counts tokens for an engine that does not."""
 
+    @property
+    def longest_token_bytes(self) -> int | None:
+        """No token stands for more of a text than so many bytes of UTF-8; None if that is not known."""
+        ...
+
     def count(self, text: str, *, add_special_tokens: bool) -> int:
         """Return the length of `text` in tokens."""
         ...
@@ -94,8 +99,17 @@ class Model:
         """The engine's own tokenizer, else the declared one; None if texts cannot be tokenized for a caller."""
         return self.backend.tokenizer or self.declared_tokenizer
 
+    def fewest_tokens(self, size_bytes: int) -> int:
+        """Return how many tokens a text of this size has at least, without looking at it; 0 if nothing is known."""
+        counter = self.backend.info if self.tokenizer is None else self.tokenizer
+        longest = counter.longest_token_bytes
+        return -(-size_bytes // longest) if longest else 0
+
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
-        """Return the prompt's length in tokens by the configured tokenizer or the engine; None if neither can."""
+        """Return the prompt's length in tokens by the configured tokenizer or the engine; None if neither can.
+
+        Raises what `Backend.count_tokens` does.
+        """
         if self.tokenizer is not None:
             return await read_text(self.tokenizer.count, prompt, add_special_tokens=add_special_tokens)
         return await self.backend.count_tokens(prompt, add_special_tokens=add_special_tokens)

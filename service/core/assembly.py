@@ -14,7 +14,7 @@ from typing import NamedTuple
 from service.core.events import TokenLogprob
 from service.core.stops import StopMatcher
 
-__all__ = ["Assembled", "TextAssembler"]
+__all__ = ["Assembled", "Detail", "TextAssembler"]
 
 # One event stays under 64 KiB on every wire: common SSE readers abort on
 # longer lines. 8,192 characters are at most 32 KiB of UTF-8 and, escaped as
@@ -22,14 +22,23 @@ __all__ = ["Assembled", "TextAssembler"]
 MAX_DELTA_CHARS = 8192
 
 
+# A token: how many characters were sent from its text on, its id and its log-prob, where known.
+Detail = tuple[int, int | None, TokenLogprob | None]
+
+
 class Assembled(NamedTuple):
-    """Text to send now, the details of the tokens behind it, and the end if it came."""
+    """Text to send now, the details of the tokens behind it, and the end if it came.
+
+    `details` are the same tokens again, with their places: a token that began n
+    characters before the end of the text has n, one behind it 0.
+    """
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     stop_sequence: str | None = None
     stop_token_id: int | None = None
+    details: tuple[Detail, ...] = ()
 
     @property
     def is_stopped(self) -> bool:
@@ -52,7 +61,8 @@ class TextAssembler:
     Token details travel with the text that their token contributed to: they
     wait while that text is held back or incomplete, tokens without text go with
     the next text, and a token that lies wholly inside a stop match is dropped
-    with it.
+    with it. Tokens that come in one output have places of their own if the bytes of
+    their log-probs make up the output; else that of the output.
     """
 
     __slots__ = ("_decode", "_details", "_matcher", "_seen", "_sent", "_stop_ids")
@@ -84,9 +94,7 @@ class TextAssembler:
             stop_id = next((i for i in token_ids if i in self._stop_ids), None)
         if stop_id is not None:
             return self._stop_on_token(stop_id, token_ids, logprobs)
-        if token_ids or logprobs:
-            self._remember(token_ids, logprobs)
-        text = self._decode(data)
+        text = self._decode_tokens(data, token_ids, logprobs) if token_ids or logprobs else self._decode(data)
         if self._matcher is None and not self._details:
             return Assembled(text)
         self._seen += len(text)
@@ -126,17 +134,20 @@ class TextAssembler:
             head.logprobs + rest.logprobs,
             stop_sequence=rest.stop_sequence,
             stop_token_id=stop_id if rest.stop_sequence is None else None,
+            details=tuple([(d[0] + len(rest.text), d[1], d[2]) for d in head.details]) + rest.details,
         )
 
-    def _remember(self, token_ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> None:
-        for position in range(max(len(token_ids), len(logprobs))):
-            self._details.append(
-                (
-                    self._seen,
-                    token_ids[position] if position < len(token_ids) else None,
-                    logprobs[position] if position < len(logprobs) else None,
-                )
-            )
+    def _decode_tokens(self, data: bytes, token_ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> str:
+        count = max(len(token_ids), len(logprobs))
+        has_places = len(logprobs) == count > 1 and b"".join([one.raw for one in logprobs]) == data
+        text = "" if has_places else self._decode(data)
+        for position in range(count):
+            token_id = token_ids[position] if position < len(token_ids) else None
+            logprob = logprobs[position] if position < len(logprobs) else None
+            self._details.append((self._seen + (len(text) if has_places else 0), token_id, logprob))
+            if has_places:
+                text += self._decode(logprobs[position].raw)
+        return text
 
     def _release(self, text: str, matched: str | None, *, is_last: bool = False) -> Assembled:
         self._sent += len(text)
@@ -144,14 +155,16 @@ class TextAssembler:
             return Assembled(text, stop_sequence=matched)
         ids: list[int] = []
         logprobs: list[TokenLogprob] = []
+        released: list[Detail] = []
         details = self._details
         everything = is_last and matched is None
         while details and (everything or details[0][0] < self._sent):
-            _, token_id, logprob = details.popleft()
+            start, token_id, logprob = details.popleft()
+            released.append((self._sent - start, token_id, logprob))
             if token_id is not None:
                 ids.append(token_id)
             if logprob is not None:
                 logprobs.append(logprob)
         if matched is not None:
             details.clear()
-        return Assembled(text, tuple(ids), tuple(logprobs), matched)
+        return Assembled(text, tuple(ids), tuple(logprobs), matched, None, tuple(released))

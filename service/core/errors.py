@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 __all__ = ["Reason", "ServiceError", "Violation", "invalid"]
+
+# A line that somebody reads.
+_NAMED_IN_MESSAGE: Final = 10
 
 
 class Reason(Enum):
@@ -66,6 +70,10 @@ class ServiceError(Exception):
 
 
 def invalid(violations: Sequence[Violation]) -> ServiceError:
-    """Return the refusal that names every violation at once."""
-    message = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
+    """Return the refusal that names every violation at once; its message names the first ones if they are many."""
+    first = violations[:_NAMED_IN_MESSAGE]
+    told = [f"{v.field}: {v.description}" if v.field else v.description for v in first]
+    if len(violations) > len(first):
+        told.append(f"and {len(violations) - len(first)} more")
+    message = "; ".join(told)
     return ServiceError(Reason.INVALID_FIELD, message, violations=tuple(violations))

@@ -104,7 +104,8 @@ class ToolCallPiece(NamedTuple):
 class Delta(NamedTuple):
     """New output of one choice: valid UTF-8, and what stands behind it if asked for.
 
-    At most one of `text`, `reasoning` and `call` is set.
+    At most one of `text`, `reasoning` and `call` is set. `is_mark`: none is, and the
+    tokens are those of marks around reasoning and calls, which no text shows.
     """
 
     choice: int
@@ -113,6 +114,7 @@ class Delta(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
     call: ToolCallPiece | None = None
+    is_mark: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

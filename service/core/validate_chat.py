@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from service.core.errors import Violation
@@ -16,8 +18,13 @@ MAX_MESSAGES: Final = 4096
 MAX_TOOLS: Final = 128
 MAX_TOOLS_BYTES: Final = 256 * 1024
 MAX_TOOL_CALLS: Final = 128
+MAX_ARGUMENTS_BYTES: Final = 1024 * 1024
 MAX_CALL_ID_CHARS: Final = 256
+# Half a million calls can be wrong in one request, and no error has room for so many.
+_ENOUGH: Final = 1000
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# How a schema says that it takes objects and nothing else.
+_OBJECT_TYPES: Final = ("object", ["object"])
 _NAME_RULE: Final = "must be 1 to 64 of a-z, A-Z, 0-9, underscore, dash"
 
 
@@ -28,10 +35,18 @@ def chat_violations(chat: Chat) -> list[Violation]:
         found.append(Violation("chat.messages", "must not be empty"))
     elif len(chat.messages) > MAX_MESSAGES:
         found.append(Violation("chat.messages", f"at most {MAX_MESSAGES}"))
-    for at, message in enumerate(chat.messages[:MAX_MESSAGES]):
-        if message.tool_calls or message.tool_call_id is not None or message.role is Role.TOOL:
-            found += _tool_parts(f"chat.messages[{at}]", message)
+    found += islice(_messages(chat.messages[:MAX_MESSAGES]), _ENOUGH)
     return [*found, *_tools(chat.tools), *_choice(chat)]
+
+
+def _messages(messages: tuple[ChatMessage, ...]) -> Iterator[Violation]:
+    size = sum(len(call.arguments.encode()) for message in messages for call in message.tool_calls)
+    if size > MAX_ARGUMENTS_BYTES:
+        rule = f"the arguments of all tool calls have at most {MAX_ARGUMENTS_BYTES} bytes, got {size}"
+        yield Violation("chat.messages", rule)
+    for at, message in enumerate(messages):
+        if message.tool_calls or message.tool_call_id is not None or message.role is Role.TOOL:
+            yield from _tool_parts(f"chat.messages[{at}]", message)
 
 
 def _tool_parts(where: str, message: ChatMessage) -> Iterator[Violation]:
@@ -73,9 +88,14 @@ def _tools(tools: tuple[Tool, ...]) -> Iterator[Violation]:
 
 def _parameters(where: str, source: str) -> Iterator[Violation]:
     found = schema_violations(where, source)
-    if not found and not source.lstrip().startswith("{"):
-        found = [Violation(where, "must be a JSON object")]
-    yield from found
+    if found:
+        yield from found
+        return
+    schema = json.loads(source)
+    if not isinstance(schema, dict):
+        yield Violation(where, "must be a JSON object")
+    elif "type" in schema and schema["type"] not in _OBJECT_TYPES:
+        yield Violation(where, 'must be of type "object": arguments are one')
 
 
 def _choice(chat: Chat) -> Iterator[Violation]:

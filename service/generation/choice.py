@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 from service.backends.base import EngineOutput
-from service.core.assembly import MAX_DELTA_CHARS, Assembled, TextAssembler
+from service.core.assembly import MAX_DELTA_CHARS, Assembled, Detail, TextAssembler
 from service.core.events import Delta, TokenLogprob
 from service.parsing import OutputParser, Piece
 
@@ -14,12 +17,16 @@ class Choice:
     """State of one choice.
 
     `output_tokens` is None once an output came without a count. `parser` is None
-    where the text is sent as it is: most choices, and the cheaper way. Token
-    details travel with the first delta that follows their token.
+    where the text is sent as it is: most choices, and the cheaper way.
+
+    A token's details go with the delta in which its text begins: text, reasoning or
+    a call. Those of marks, and of whitespace that was dropped, go with the reasoning
+    or the call behind them; before text and at the end they have a delta of their own,
+    so that the log-probs of all text are those of the answer.
     """
 
-    __slots__ = ("_assembler", "_ids", "_logprobs", "_shows_ids", "number", "output_tokens", "parser", "raw",
-                 "reasoning_tokens")  # fmt: skip
+    __slots__ = ("_assembler", "_is_in_text", "_seen", "_shows_ids", "_tokens", "number", "output_tokens", "parser",
+                 "raw", "reasoning_tokens")  # fmt: skip
 
     def __init__(
         self,
@@ -39,8 +46,11 @@ class Choice:
         self._assembler = assembler
         # Stop tokens need the engine's ids, also where nobody asked for them.
         self._shows_ids = shows_ids
-        self._ids: tuple[int, ...] = ()
-        self._logprobs: tuple[TokenLogprob, ...] = ()
+        # Of a parsed choice: where they begin in the text that the parser got, while no piece has reached them.
+        self._tokens: deque[Detail] = deque()
+        # Characters that the parser got; counted only while there are tokens.
+        self._seen = 0
+        self._is_in_text = True
 
     def feed(self, item: EngineOutput) -> Assembled:
         """Count `item` and return its text, cut at a stop criterion."""
@@ -62,42 +72,74 @@ class Choice:
     def deltas(self, assembled: Assembled, *, is_last: bool = False) -> list[Delta]:
         """Return what a reader gets of `assembled`: parsed, in events of a bounded size."""
         if self.parser is None:
-            return [] if assembled.is_empty else _cut(self.number, Piece(text=assembled.text), assembled)
+            _, token_ids, logprobs = assembled[:3]
+            return [] if assembled.is_empty else _cut(self.number, Piece(assembled.text), token_ids, logprobs)
         pieces = self.parser.feed(assembled.text) if assembled.text else []
         if is_last:
             pieces = [*pieces, *self.parser.flush()]
-        self._ids += assembled.token_ids
-        self._logprobs += assembled.logprobs
-        if is_last and not pieces and (self._ids or self._logprobs):
-            pieces = [Piece()]
+        if assembled.details or self._tokens:
+            return self._with_tokens(pieces, assembled, is_last=is_last)
+        return [delta for piece in pieces for delta in _cut(self.number, piece)]
+
+    def _with_tokens(self, pieces: Sequence[Piece], assembled: Assembled, *, is_last: bool) -> list[Delta]:
+        self._seen += len(assembled.text)
+        self._tokens.extend([(self._seen - place, token_id, logprob) for place, token_id, logprob in assembled.details])
         made: list[Delta] = []
         for piece in pieces:
-            made += _cut(self.number, piece, Assembled("", self._ids, self._logprobs))
-            self._ids = self._logprobs = ()
+            end = self._seen - piece.rest
+            if piece.text:
+                self._add_mark(made, end - len(piece.text))
+            made += _cut(self.number, piece, *self._take(end))
+            self._is_in_text = bool(piece.text)
+        if is_last:
+            # An end of sequence has no text, and goes with that before it.
+            self._add_mark(made, self._seen if self._is_in_text else None)
+            if self._tokens:
+                made.append(Delta(self.number, "", *self._take(None)))
         return made
+
+    def _add_mark(self, made: list[Delta], end: int | None) -> None:
+        token_ids, logprobs = self._take(end)
+        if token_ids or logprobs:
+            made.append(Delta(self.number, "", token_ids, logprobs, is_mark=True))
+
+    def _take(self, end: int | None) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+        """Return ids and log-probs of the tokens that begin before `end`, of all without one."""
+        token_ids: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        tokens = self._tokens
+        while tokens and (end is None or tokens[0][0] < end):
+            _, token_id, logprob = tokens.popleft()
+            if token_id is not None and self._shows_ids:
+                token_ids.append(token_id)
+            if logprob is not None:
+                logprobs.append(logprob)
+        return tuple(token_ids), tuple(logprobs)
 
     def _shown(self, assembled: Assembled) -> Assembled:
         return assembled if self._shows_ids or not assembled.token_ids else assembled._replace(token_ids=())
 
 
-def _cut(number: int, piece: Piece, details: Assembled) -> list[Delta]:
+def _cut(
+    number: int, piece: Piece, token_ids: tuple[int, ...] = (), logprobs: tuple[TokenLogprob, ...] = ()
+) -> list[Delta]:
     """Return `piece` as deltas of at most MAX_DELTA_CHARS; the token details go with the first."""
-    text = piece.text or piece.reasoning or (piece.call.arguments if piece.call is not None else "")
-    starts = range(0, len(text), MAX_DELTA_CHARS) if text else (0,)
-    made = []
-    for at in starts:
-        part = text[at : at + MAX_DELTA_CHARS]
-        call = piece.call
-        if call is not None:
-            call = call._replace(arguments=part) if at == 0 else call._replace(id="", name="", arguments=part)
-        made.append(
-            Delta(
-                number,
-                part if piece.text else "",
-                () if at else details.token_ids,
-                () if at else details.logprobs,
-                part if piece.reasoning else "",
-                call,
-            )
+    call = piece.call
+    text = piece.text or piece.reasoning or (call.arguments if call is not None else "")
+    if len(text) <= MAX_DELTA_CHARS:
+        return [Delta(number, piece.text, token_ids, logprobs, piece.reasoning, call)]
+    parts = [text[at : at + MAX_DELTA_CHARS] for at in range(0, len(text), MAX_DELTA_CHARS)]
+    made = [
+        Delta(
+            number,
+            part if piece.text else "",
+            (),
+            (),
+            part if piece.reasoning else "",
+            # Arguments come behind the piece that begins a call.
+            None if call is None else call._replace(arguments=part),
         )
+        for part in parts
+    ]
+    made[0] = made[0]._replace(token_ids=token_ids, logprobs=logprobs)
     return made

@@ -10,7 +10,7 @@ from service.backends.base import NEUTRAL, EngineRequest, Feature
 from service.catalog.model import Model
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError, Violation, invalid
-from service.core.request import Chat, ConstraintKind, GenerationRequest, Sampling, TokenIds
+from service.core.request import Chat, ConstraintKind, GenerationRequest, Input, Prompt, Role, Sampling, TokenIds
 from service.generation.calls import call_violations, constraint_of, marks_in_output
 from service.generation.prompt import missing_for_input, prompt_of, unsupported
 
@@ -77,11 +77,13 @@ async def fit(request: GenerationRequest, model: Model, deadline: Deadline, requ
     """Return one engine request per choice.
 
     Raises CAPABILITY_UNSUPPORTED, INVALID_FIELD (limits of the model, a chat
-    that its template refuses) or CONTEXT_LENGTH_EXCEEDED.
+    that its template refuses), CONTEXT_LENGTH_EXCEEDED, or BACKEND_UNAVAILABLE if
+    the engine's tokenizer does not answer.
     """
     _check_capabilities(request, model)
     _check_limits(request, model)
-    prompt, add_special = prompt_of(request.input, model)
+    _check_size(request.input, model)
+    prompt, add_special = await prompt_of(request.input, model)
     sampling = _complete(request.sampling, model)
     sampling = await _fit_context(request, model, prompt, sampling, add_special=add_special)
     return engine_requests(request, model, prompt, sampling, deadline, request_id, add_special=add_special)
@@ -166,6 +168,29 @@ def _outside_vocabulary(request: GenerationRequest, vocab: int) -> list[Violatio
     return found
 
 
+def _check_size(asked: Input, model: Model) -> None:
+    """Refuse texts that are too long for the window whatever is in them, before anything reads them."""
+    match asked:
+        case Prompt(text=text):
+            size = len(text.encode())
+        case Chat(messages=messages):
+            # Templates trim, and leave out what an assistant thought and said before.
+            size = sum(len(one.content.strip().encode()) for one in messages if one.role is not Role.ASSISTANT)
+        case TokenIds():
+            return
+    _check_fewest(size, model)
+
+
+def _check_fewest(size_bytes: int, model: Model) -> None:
+    context, fewest = model.max_context_tokens, model.fewest_tokens(size_bytes)
+    if context is not None and fewest > context:
+        raise ServiceError(
+            Reason.CONTEXT_LENGTH_EXCEEDED,
+            f"The model's context is {context} tokens; the prompt has at least {fewest}.",
+            metadata={"maxContextTokens": str(context)},
+        )
+
+
 def _complete(sampling: Sampling, model: Model) -> Sampling:
     """Return `sampling` with the model's defaults and a seed."""
     defaults = model.default_sampling
@@ -198,12 +223,13 @@ async def _fit_context(
     tokens: int | None
     if isinstance(prompt, tuple):
         tokens = len(prompt)
-    elif len(prompt.encode()) + _SPECIAL_TOKENS_MARGIN + sampling.max_output_tokens <= context:
+    elif (size := len(prompt.encode())) + _SPECIAL_TOKENS_MARGIN + sampling.max_output_tokens <= context:
         return sampling
     else:
+        _check_fewest(size, model)
         tokens = await model.count_tokens(prompt, add_special_tokens=add_special)
     if tokens is None:
-        return sampling  # the engine will say
+        return sampling  # it does not count: it will say
     asked = request.sampling.max_output_tokens
     if tokens >= context or (asked is not None and tokens + asked > context):
         metadata = {"promptTokens": str(tokens), "maxContextTokens": str(context)}

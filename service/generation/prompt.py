@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from service.catalog.model import Model
 from service.core.errors import Reason, ServiceError, Violation
@@ -11,6 +12,10 @@ from service.core.request import Chat, Input, Prompt, TokenIds
 from service.generation.calls import missing_for_tools, shown_to_template
 
 __all__ = ["EnginePrompt", "missing_for_input", "prompt_of", "unsupported"]
+
+# Rendering so much takes about 5 ms; one of the largest messages takes seconds.
+_SHORT_CHARS: Final = 64 * 1024
+_FEW_MESSAGES: Final = 256
 
 
 class EnginePrompt(NamedTuple):
@@ -37,10 +42,11 @@ def unsupported(fields: Sequence[str], model: Model) -> ServiceError:
     )
 
 
-def prompt_of(asked: Input, model: Model) -> EnginePrompt:
+async def prompt_of(asked: Input, model: Model) -> EnginePrompt:
     """Return the prompt of an input that `model` can serve, a chat rendered by its template.
 
-    Raises INVALID_FIELD for a chat that the template refuses.
+    Raises INVALID_FIELD for a chat that the template refuses. A long chat is rendered
+    in a thread: cancelling ends the wait, and leaves the thread to its end.
     """
     match asked:
         case Prompt(text=text):
@@ -50,4 +56,16 @@ def prompt_of(asked: Input, model: Model) -> EnginePrompt:
         case Chat() as chat:
             template = model.template
             assert template is not None  # checked as a capability
-            return EnginePrompt(template.render(shown_to_template(chat)), add_special_tokens=not template.writes_bos)
+            shown = shown_to_template(chat)
+            text = template.render(shown) if _is_short(shown) else await asyncio.to_thread(template.render, shown)
+            return EnginePrompt(text, add_special_tokens=not template.writes_bos)
+
+
+def _is_short(chat: Chat) -> bool:
+    if len(chat.messages) > _FEW_MESSAGES:
+        return False
+    chars = sum(len(tool.description) + len(tool.parameters) for tool in chat.tools)
+    for message in chat.messages:
+        chars += len(message.content) + len(message.reasoning or "")
+        chars += sum(len(call.arguments) for call in message.tool_calls)
+    return chars <= _SHORT_CHARS

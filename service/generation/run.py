@@ -100,7 +100,7 @@ class Generation:
                                 yield event
                             continue
                         assembled = self._on_output(state, item, now_s)
-                        text, token_ids, logprobs, stop_sequence, stop_token_id = assembled
+                        text, token_ids, logprobs, stop_sequence, stop_token_id, _ = assembled
                         if stop_sequence is not None or stop_token_id is not None:
                             await runs.stop(choice)
                             await self._count_ahead(choice)
@@ -208,7 +208,8 @@ class Generation:
         events: list[Event] = list(state.deltas(rest, is_last=True))
         if rest.is_stopped:
             reason = FinishReason.STOP
-        if reason is FinishReason.STOP and state.parser is not None and state.parser.calls:
+        # A call that was cut is none to run: by a stop string, or by an engine that ended inside of it.
+        if reason is FinishReason.STOP and state.parser and state.parser.calls and not state.parser.is_call_open:
             reason = FinishReason.TOOL_CALLS
         self.finish_reasons.append(reason)
         self._reasoning_tokens += state.reasoning_tokens

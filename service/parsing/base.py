@@ -18,18 +18,24 @@ MAX_CALLS: Final = 128
 
 # A tuple for the reason that `Delta` is one: one is built per token.
 class Piece(NamedTuple):
-    """New output of one choice; exactly one of the three is set."""
+    """New output of one choice; exactly one of the first three is set.
+
+    `rest` is how many of the characters fed so far stand behind those that the
+    piece was made of: what a token wrote can be found again by its place. The
+    characters of a text stand together; between pieces may be marks.
+    """
 
     text: str = ""
     reasoning: str = ""
     call: ToolCallPiece | None = None
+    rest: int = 0
 
 
 class OutputParser(Protocol):
     """Tells apart what one choice says, reasons and calls. Pure, and independent of how the text is cut.
 
     No input makes it raise. Text is never lost: what turns out to be no call
-    becomes text, except for whitespace around calls.
+    becomes text, except for whitespace around calls and brackets too many behind one.
     """
 
     def feed(self, text: str) -> list[Piece]:
@@ -43,6 +49,11 @@ class OutputParser(Protocol):
     @property
     def calls(self) -> int:
         """Tool calls begun so far."""
+        ...
+
+    @property
+    def is_call_open(self) -> bool:
+        """True while the arguments of the call begun last are not whole; after `flush`: it was cut."""
         ...
 
     @property

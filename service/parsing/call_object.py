@@ -11,7 +11,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from service.parsing.json_values import StringReader, ValueScanner, skip_whitespace
+from service.parsing.arguments import ArgumentsReader
+from service.parsing.json_values import ValueScanner, skip_whitespace
 from service.parsing.writer import PieceWriter
 
 __all__ = ["CallObject", "Status"]
@@ -37,22 +38,23 @@ class Status(Enum):
 class CallObject:
     """One call, behind its opening brace.
 
-    `names` are the functions there are, for formats in which nothing but the name
-    tells a call from other JSON: then the call begins when its arguments do, and
-    only keys that a call has are accepted. None takes every name, and the call
-    begins with it.
+    `names` are the functions there are: what names another one is no call. The
+    call begins with its name. `is_strict`: nothing but the name tells a call from
+    other JSON, so that it begins when its arguments do, and only keys that a call
+    has are accepted. `unquotes`: arguments that are a string are what it says.
     """
 
     __slots__ = (
+        "_arguments",
         "_arguments_seen",
         "_held",
         "_in_function",
+        "_is_strict",
         "_key",
         "_length",
         "_name",
         "_names",
         "_raw",
-        "_reader",
         "_scanner",
         "_step",
         "_tail",
@@ -62,14 +64,15 @@ class CallObject:
         "status",
     )
 
-    def __init__(self, writer: PieceWriter, names: frozenset[str] | None) -> None:
+    def __init__(self, writer: PieceWriter, names: frozenset[str], *, is_strict: bool, unquotes: bool = True) -> None:
         self.status = Status.OPEN
         self.is_begun = False
         self._writer = writer
         self._names = names
+        self._is_strict = is_strict
+        self._arguments = ArgumentsReader(unquotes=unquotes)
         self._step: Callable[[str, int], int] = self._before_key
         self._scanner = ValueScanner()
-        self._reader: StringReader | None = None
         self._raw: list[str] = []
         self._length = 0
         self._key = ""
@@ -104,10 +107,15 @@ class CallObject:
         self._tail.clear()
         self._tail_at = at
 
+    @property
+    def is_whole(self) -> bool:
+        """True once the arguments have ended."""
+        return self._arguments_seen and self._step != self._in_arguments
+
     def flush(self) -> None:
         """Write what of the arguments is held back, because the text ends here."""
-        if self.is_begun and self._reader is not None:
-            self._writer.arguments(self._reader.flush())
+        if self.is_begun and not self.is_whole:
+            self._writer.arguments(self._arguments.flush())
 
     def _before_key(self, text: str, at: int) -> int:
         at = skip_whitespace(text, at)
@@ -152,7 +160,7 @@ class CallObject:
         key, at = self._string(text, at)
         if key is None:
             return at
-        if self._names is not None and key not in _OF_CALLS:
+        if self._is_strict and key not in _OF_CALLS:
             return self._fail(at)
         self._key = key
         self._step = self._before_colon
@@ -175,12 +183,12 @@ class CallObject:
         if key == _NAME and self._name is None:
             return self._read_string(text, at, self._in_name) if first == '"' else self._fail(at)
         if key in _ARGUMENTS and not self._arguments_seen:
-            return self._open_arguments(at, first)
+            return self._open_arguments(at)
         if key == _NESTED and first == "{" and not self._in_function:
             self._in_function = True
             self._step = self._before_key
             return at + 1
-        if self._names is not None and key not in _HARMLESS:
+        if self._is_strict and key not in _HARMLESS:
             return self._fail(at)
         self._scanner = ValueScanner()
         self._step = self._in_other
@@ -192,9 +200,9 @@ class CallObject:
             return at
         self._name = name
         self._step = self._after_value
-        if self._names is not None and name not in self._names:
+        if name not in self._names:
             return self._fail(at)
-        if self._names is None or self._arguments_seen:
+        if not self._is_strict or self._arguments_seen:
             if not self._begin():
                 return self._fail(at)
             self._follow(at)
@@ -208,43 +216,28 @@ class CallObject:
             self._held.clear()
         return self.is_begun
 
-    def _open_arguments(self, at: int, first: str) -> int:
+    def _open_arguments(self, at: int) -> int:
         if self._name is not None and not self.is_begun and not self._begin():
             return self._fail(at)
         self._arguments_seen = True
         self._tail_at = -1
         self._tail.clear()
-        self._scanner = ValueScanner()
         self._step = self._in_arguments
-        if first != '"':
-            return at
-        # Some models write the object as a string.
-        self._reader = StringReader()
-        self._scanner.feed(first, 0)
-        return at + 1
+        return at
 
     def _in_arguments(self, text: str, at: int) -> int:
-        end = self._scanner.feed(text, at)
-        to = end if end >= 0 else len(text)
-        if self._reader is None:
-            self._write(text[at:to])
-        elif end < 0:
-            self._write(self._reader.feed(text[at:to]))
-        else:
-            self._write(self._reader.feed(text[at : to - 1]) + self._reader.flush())
-        if self._scanner.is_broken:
-            return self._fail(to)
-        if end >= 0:
-            self._step = self._after_value
-            if self.is_begun:
-                self._follow(to)
-        return to
-
-    def _write(self, fragment: str) -> None:
+        fragment, at = self._arguments.feed(text, at)
         if self.is_begun:
             self._writer.arguments(fragment)
         else:
             self._held.append(fragment)
+        if self._arguments.is_broken:
+            return self._fail(at)
+        if self._arguments.is_whole:
+            self._step = self._after_value
+            if self.is_begun:
+                self._follow(at)
+        return at
 
     def _in_other(self, text: str, at: int) -> int:
         end = self._scanner.feed(text, at)
@@ -285,7 +278,7 @@ class CallObject:
     def _fail(self, at: int) -> int:
         if not self.is_begun:
             self.status = Status.FAILED
-        elif self._arguments_seen and self._step != self._in_arguments:
+        elif self.is_whole:
             # The arguments are whole: models forget the last brace more often than anything else.
             self._end()
         else:

@@ -6,7 +6,6 @@ A shape says how calls are marked; what is inside the mark is read by `CallObjec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from service.parsing.base import Piece
@@ -14,38 +13,20 @@ from service.parsing.call_object import CallObject, Status
 from service.parsing.json_values import skip_whitespace
 from service.parsing.marks import mark_at, tail_of
 from service.parsing.prefixed_call import PrefixedCall
+from service.parsing.shape import Shape
 from service.parsing.writer import PieceWriter
 
-__all__ = ["CallParser", "Shape"]
+__all__ = ["CallParser"]
 
 _FENCE: Final = "```"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How calls stand in the output.
-
-    `opener` and `closer` mark them; `is_bare`: the answer may also begin with a
-    call, unmarked; `has_fences`: and that in a Markdown fence. `checks_names`: what
-    names no known function is no call, marked or not. `has_prefixed_names`:
-    `name{...}` may stand behind the opener. `separators` may stand between calls,
-    besides whitespace. `is_whole`: there is nothing but the calls.
-    """
-
-    opener: str = ""
-    closer: str = ""
-    separators: str = ","
-    is_bare: bool = False
-    has_fences: bool = False
-    checks_names: bool = False
-    has_prefixed_names: bool = False
-    is_whole: bool = False
 
 
 class CallParser:
     """An `OutputParser` for one `Shape`.
 
-    `names` are the functions there are; without `parallel` the first call is the last thing.
+    `names` are the functions there are, and what names another one is text: a
+    caller could not answer it, nor send it back. Without `parallel` the first call
+    is the last thing.
     """
 
     def __init__(self, shape: Shape, *, names: frozenset[str], parallel: bool) -> None:
@@ -64,6 +45,8 @@ class CallParser:
         self._is_broken = False
         # A call has ended, and its closer has not come yet.
         self._is_unclosed = False
+        # Nothing but what may stand behind a call has come since.
+        self._is_behind_call = False
         self._is_complete = False
         self._expected: Mapping[str, Callable[[], None]] = {}
         self._step: Callable[[str, int], int] = self._in_text
@@ -76,6 +59,12 @@ class CallParser:
     def calls(self) -> int:
         """Tool calls begun so far."""
         return self._writer.calls
+
+    @property
+    def is_call_open(self) -> bool:
+        """True while the arguments of the call begun last are not whole."""
+        call = self._call
+        return self._is_broken or (call is not None and call.is_begun and not call.is_whole)
 
     @property
     def is_complete(self) -> bool:
@@ -109,9 +98,10 @@ class CallParser:
             self._writer.arguments(rest)
         else:
             held = "".join(self._held)
-            # A comma behind a call is part of the list that was cut.
-            is_list_cut = self._in_list and self.calls and not held.strip(f" \t\r\n{self._shape.separators}")
-            self._writer.text(rest if is_list_cut else held + rest)
+            # Brackets behind a call, and a comma in a list that was cut.
+            separators = self._shape.separators if self._in_list else ""
+            is_remains = self._is_behind_call and not held.strip(f" \t\r\n}}]{separators}")
+            self._writer.text(rest if is_remains else held + rest)
         return self._writer.flush()
 
     def _in_text(self, text: str, at: int) -> int:
@@ -119,16 +109,17 @@ class CallParser:
         if not opener:
             self._writer.text(text[at:])
             return len(text)
+        end = len(text)
         found = text.find(opener, at)
         if self._is_unclosed:
             closer = self._shape.closer
-            closed = text.find(closer, at, found if found >= 0 else len(text))
+            closed = text.find(closer, at, found if found >= 0 else end)
             if closed >= 0:
-                self._writer.text(text[at:closed])
-                self._leave()
+                self._writer.text(text[at:closed], end - closed)
+                self._close()
                 return closed + len(closer)
         if found >= 0:
-            self._writer.text(text[at:found])
+            self._writer.text(text[at:found], end - found)
             self._held.append(opener)
             self._enter_mark()
             return found + len(opener)
@@ -136,8 +127,8 @@ class CallParser:
         if self._is_unclosed:
             found = min(found, tail_of(text, at, self._shape.closer))
         self._partial = text[found:]
-        self._writer.text(text[at:found])
-        return len(text)
+        self._writer.text(text[at:found], end - found)
+        return end
 
     def _expect(self, expected: Mapping[str, Callable[[], None]]) -> None:
         """After whitespace one of these has to come; anything else means that what is held is text."""
@@ -152,7 +143,7 @@ class CallParser:
             return at
         mark = mark_at(text, at, self._expected)
         if mark is None:
-            return self._give_back(at)
+            return self._give_back(text, at)
         if not mark:
             self._partial = text[at:]
             return len(text)
@@ -163,8 +154,8 @@ class CallParser:
     def _end_of(self, text: str, at: int) -> int:
         return len(text) if self._is_complete else at
 
-    def _give_back(self, at: int) -> int:
-        self._writer.text("".join(self._held))
+    def _give_back(self, text: str, at: int) -> int:
+        self._writer.text("".join(self._held), len(text) - at)
         is_unclosed = self._is_unclosed
         self._leave()
         self._is_unclosed = is_unclosed
@@ -174,8 +165,14 @@ class CallParser:
         """Go on behind a call, or behind what turned out to be none."""
         self._held.clear()
         self._call = None
-        self._in_list = self._in_fence = self._is_bare = self._is_broken = self._is_unclosed = False
+        self._in_list = self._in_fence = self._is_bare = self._is_broken = False
+        self._is_unclosed = self._is_behind_call = False
         self._step = self._in_text
+
+    def _close(self) -> None:
+        """Go on behind the mark that closes a call."""
+        self._writer.drop_spaces()
+        self._leave()
 
     def _values(self) -> dict[str, Callable[[], None]]:
         return {"{": self._enter_object, "[": self._enter_list}
@@ -195,14 +192,21 @@ class CallParser:
         self._expect({"{": self._enter_object})
 
     def _enter_object(self) -> None:
-        is_checked = self._shape.checks_names or (self._is_bare and not self._shape.is_whole)
-        self._call = CallObject(self._writer, self._names if is_checked else None)
+        shape = self._shape
+        # What was forced says nothing else, and a string in it is what the schema asks for.
+        is_strict = shape.is_strict or (self._is_bare and not shape.is_whole)
+        self._call = CallObject(self._writer, self._names, is_strict=is_strict, unquotes=not shape.is_whole)
+        self._is_behind_call = False
         self._step = self._in_call
 
     def _in_call(self, text: str, at: int) -> int:
         call = self._call
         assert call is not None  # entered with one
+        written = self._writer.written
         start, at = at, call.feed(text, at)
+        rest = len(text) - at
+        # The tail may become text.
+        self._writer.place(written, rest + len(call.tail))
         if call.is_begun:
             self._held.clear()
         else:
@@ -212,58 +216,63 @@ class CallParser:
                 self._partial = text[at:]
                 return len(text)
             case Status.FAILED:
-                return self._give_back(at)
+                return self._give_back(text, at)
             case Status.BROKEN:
-                self._writer.arguments(call.tail)
+                self._writer.arguments(call.tail, rest)
                 self._call = None
                 self._is_broken = True
                 self._step = self._in_broken
                 return at
             case Status.DONE:
                 self._call = None
-                self._end_call(call.tail)
+                self._end_call(call.tail, rest)
                 return self._end_of(text, at)
 
-    def _end_call(self, tail: str = "") -> None:
+    def _end_call(self, tail: str, rest: int) -> None:
         if not self._parallel or (self._shape.is_whole and not self._in_list):
             self._is_complete = True
             return
-        self._writer.text(tail)
+        self._writer.text(tail, rest)
         self._is_unclosed = bool(self._shape.closer)
+        self._is_behind_call = True
         expected = {"{": self._enter_object, **dict.fromkeys(self._shape.separators, self._enter_next)}
         if self._in_list:
             expected["]"] = self._end_list
-        self._expect({**expected, **self._closers()})
+        self._expect_end(expected)
+
+    def _expect_end(self, expected: Mapping[str, Callable[[], None]]) -> None:
+        """After brackets too many, which models write more often than text right behind a call, as well."""
+        self._expect({**dict.fromkeys("}]", self._pass_by), **self._closers(), **expected})
+
+    def _pass_by(self) -> None:
+        """Expect the same again."""
 
     def _enter_next(self) -> None:
         self._expect({"{": self._enter_object})
 
     def _end_list(self) -> None:
         self._held.clear()
+        self._writer.drop_spaces()
         self._in_list = False
-        closers = self._closers()
-        if closers:
-            self._expect(closers)
-        else:
-            self._leave()
+        self._expect_end({})
         self._is_complete = self._shape.is_whole
 
     def _closers(self) -> dict[str, Callable[[], None]]:
         closer = self._shape.closer or (_FENCE if self._in_fence else "")
-        return {closer: self._leave} if closer else {}
+        return {closer: self._close} if closer else {}
 
     def _in_broken(self, text: str, at: int) -> int:
         for closer in self._closers():
             found = text.find(closer, at)
             if found >= 0:
-                self._writer.arguments(text[at:found])
+                self._writer.arguments(text[at:found], len(text) - found)
                 self._writer.end()
-                self._leave()
+                self._close()
                 self._is_complete = self._is_complete or not self._parallel
                 return self._end_of(text, found + len(closer))
             found = tail_of(text, at, closer)
             self._partial = text[found:]
-            self._writer.arguments(text[at:found])
+            self._writer.arguments(text[at:found], len(text) - found)
             return len(text)
         self._writer.arguments(text[at:])
         return len(text)
@@ -276,6 +285,6 @@ class CallParser:
             if text[at] in self._expected:
                 self._step = self._in_expectation
             else:
-                self._call = PrefixedCall(self._writer)
+                self._call = PrefixedCall(self._writer, self._names)
                 self._step = self._in_call
         return at

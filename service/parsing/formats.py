@@ -8,10 +8,11 @@ from enum import Enum
 from typing import Final
 
 from service.parsing.base import OutputParser
-from service.parsing.calls import CallParser, Shape
+from service.parsing.calls import CallParser
 from service.parsing.guided import AnyCalls, GuidedCalls, NamedCall, NamedCallParser
 from service.parsing.prefixed_call import ARGUMENTS_MARK, ID_MARK
 from service.parsing.reasoning import CLOSE, OPEN, ThinkParser
+from service.parsing.shape import Shape
 
 __all__ = [
     "ReasoningFormat",
@@ -41,10 +42,10 @@ class ReasoningFormat(Enum):
 
 _SHAPES: Final[Mapping[ToolFormat, Shape]] = {
     ToolFormat.HERMES: Shape(opener="<tool_call>", closer="</tool_call>"),
-    ToolFormat.LLAMA3_JSON: Shape(opener="<|python_tag|>", separators=";,", is_bare=True, checks_names=True),
+    ToolFormat.LLAMA3_JSON: Shape(opener="<|python_tag|>", separators=";,", is_bare=True, is_strict=True),
     # Bare, because engines leave out control tokens, and the opener is one.
     ToolFormat.MISTRAL: Shape(opener="[TOOL_CALLS]", is_bare=True, has_prefixed_names=True),
-    ToolFormat.JSON: Shape(is_bare=True, has_fences=True, checks_names=True),
+    ToolFormat.JSON: Shape(is_bare=True, has_fences=True, is_strict=True),
 }
 _GUIDED: Final = Shape(is_bare=True, is_whole=True)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urldefrag, urljoin
 
 from service.core.request import Tool, ToolChoice
 from service.parsing.base import Piece
@@ -51,14 +52,15 @@ def guided_schema(tools: Iterable[Tool], choice: ToolChoice, *, parallel: bool) 
     The parameters of the named function as they are, or calls of any of `tools`:
     a list of at least one with `parallel`, else one. A function's schema that refers
     to parts of itself goes as a whole to `$defs` of the new root under its name, and
-    its references get the longer path; others stand where they are needed. A
-    function without parameters takes an empty object.
+    its references get the longer path, also those that name it by its `$id`; others
+    stand where they are needed. A function without parameters takes an empty object.
 
     The parameters have been checked to be JSON objects; the named tool is among `tools`.
     """
     parameters = {tool.name: json.loads(tool.parameters) if tool.parameters else _NO_PARAMETERS for tool in tools}
     if choice.function is not None:
-        return json.dumps(_as_object(parameters[choice.function]), ensure_ascii=False)
+        named = parameters[choice.function]
+        return json.dumps(_as_object(_rebased(named, "#", of=_id_of(named))), ensure_ascii=False)
     hoisted: dict[str, Any] = {}
     calls = [_call(name, schema, hoisted) for name, schema in parameters.items()]
     one: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
@@ -68,9 +70,10 @@ def guided_schema(tools: Iterable[Tool], choice: ToolChoice, *, parallel: bool) 
 
 def _call(name: str, parameters: Mapping[str, Any], hoisted: dict[str, Any]) -> dict[str, Any]:
     schema = {key: value for key, value in _as_object(parameters).items() if key not in _DOCUMENT_KEYS}
-    if _refers_to_itself(schema):
-        # Names of functions need no escape in a JSON pointer.
-        hoisted[name] = _rebased(schema, f"#/$defs/{name}")
+    # Names of functions need no escape in a JSON pointer.
+    moved = _rebased(schema, f"#/$defs/{name}", of=_id_of(parameters))
+    if moved != schema:
+        hoisted[name] = moved
         schema = {"$ref": f"#/$defs/{name}"}
     return {
         "type": "object",
@@ -86,25 +89,49 @@ def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
     return dict(schema) if _TYPED_BY & schema.keys() else {**_ANY_OBJECT, **schema}
 
 
-def _refers_to_itself(schema: Any) -> bool:
-    return bool(_rebased(schema, "") != schema)
+def _id_of(schema: Any) -> str:
+    """Return the URI by which a schema can be referred to, "" if it has none."""
+    own = schema.get("$id") if isinstance(schema, dict) else None
+    return urldefrag(own).url if isinstance(own, str) else ""
 
 
-def _rebased(schema: Any, root: str) -> Any:
-    """Return `schema` with every reference into its own document led through `root`."""
+def _rebased(schema: Any, root: str, *, of: str, base: str | None = None) -> Any:
+    """Return `schema` with every reference into the document `of` led through `root`.
+
+    `base` is what references in `schema` are relative to: a part with an `$id` of
+    its own is a document in the document.
+    """
+    base = of if base is None else base
     if isinstance(schema, list):
-        return [_rebased(item, root) for item in schema]
+        return [_rebased(item, root, of=of, base=base) for item in schema]
     if not isinstance(schema, dict):
         return schema
+    base = _joined(base, _id_of(schema))
     moved: dict[str, Any] = {}
     for key, value in schema.items():
-        if key == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
-            moved[key] = root + value[1:]
+        if key == "$ref" and isinstance(value, str):
+            moved[key] = _led(value, root, of, base)
         elif key in _NAMED_SCHEMAS and isinstance(value, dict):
-            moved[key] = {name: _rebased(item, root) for name, item in value.items()}
+            moved[key] = {name: _rebased(item, root, of=of, base=base) for name, item in value.items()}
         else:
-            moved[key] = value if key in _DATA else _rebased(value, root)
+            moved[key] = value if key in _DATA else _rebased(value, root, of=of, base=base)
     return moved
+
+
+def _led(reference: str, root: str, of: str, base: str) -> str:
+    document, _, place = reference.partition("#")
+    if _joined(base, document) != of:
+        return reference
+    # An anchor means the same in every document that it stands in.
+    return root + place if not place or place.startswith("/") else f"#{place}"
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference) if reference else base
+    except ValueError:
+        # No URI, so that it refers to nothing here.
+        return reference
 
 
 class NamedCallParser:
@@ -123,6 +150,11 @@ class NamedCallParser:
     def calls(self) -> int:
         """Tool calls begun so far."""
         return self._writer.calls
+
+    @property
+    def is_call_open(self) -> bool:
+        """True while the arguments are no whole object."""
+        return bool(self._writer.calls) and not self._is_complete
 
     @property
     def is_complete(self) -> bool:
@@ -149,7 +181,9 @@ class NamedCallParser:
         if self._scanner is not None and self._scanner.is_broken:
             self._scanner, end = None, -1
         self._is_complete = end >= 0
-        self._writer.arguments(text[at:end] if end >= 0 else text[at:])
+        to = end if end >= 0 else len(text)
+        self._writer.arguments(text[at:to])
+        self._writer.place(0, len(text) - to)
         return self._writer.take()
 
     def flush(self) -> list[Piece]:

@@ -24,17 +24,20 @@ MAX_NAME_CHARS: Final = 256
 
 
 class PrefixedCall:
-    """One call, from its name on."""
+    """One call, from its name on, which has to be one of `names`."""
 
-    __slots__ = ("_expected", "_name", "_scanner", "_step", "_waits", "_writer", "is_begun", "status")
+    __slots__ = ("_expected", "_name", "_names", "_scanner", "_step", "_waits", "_writer", "is_begun", "status")
 
     # Nothing is read that is not written.
     tail: Final = ""
+    # A value that is whole ends the call.
+    is_whole: Final = False
 
-    def __init__(self, writer: PieceWriter) -> None:
+    def __init__(self, writer: PieceWriter, names: frozenset[str]) -> None:
         self.status = Status.OPEN
         self.is_begun = False
         self._writer = writer
+        self._names = names
         self._name = ""
         self._waits = False
         self._expected: tuple[str, ...] = ()
@@ -61,7 +64,7 @@ class PrefixedCall:
         self._name += text[at:end]
         if end == len(text):
             return end
-        if not self._name or end < match.end():
+        if end < match.end() or self._name not in self._names:
             self.status = Status.FAILED
         self._expect("{", ARGUMENTS_MARK, ID_MARK)
         return end

@@ -42,6 +42,11 @@ class ThinkParser:
         return 0 if self._inner is None else self._inner.calls
 
     @property
+    def is_call_open(self) -> bool:
+        """True while the arguments of the call begun last are not whole."""
+        return self._inner is not None and self._inner.is_call_open
+
+    @property
     def is_complete(self) -> bool:
         """True once nothing may follow."""
         return self._inner is not None and self._inner.is_complete
@@ -94,9 +99,10 @@ class ThinkParser:
         if not self._starts_inside or (self._may_be_json and text[at] in "{["):
             self._pass(held + text[at:])
             return len(text)
+        self._held.clear()
         held = held.lstrip("\r\n")
         if held:
-            self._pieces.append(Piece("", held))
+            self._pieces.append(Piece("", held, None, len(text) - at))
         self._step = self._inside
         return at
 
@@ -110,7 +116,7 @@ class ThinkParser:
         found = text.find(CLOSE, at)
         to = found if found >= 0 else tail_of(text, at, CLOSE)
         if to > at:
-            self._pieces.append(Piece("", text[at:to]))
+            self._pieces.append(Piece("", text[at:to], None, len(text) - to))
         if found < 0:
             self._partial = text[to:]
             return len(text)

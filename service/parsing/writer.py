@@ -22,8 +22,8 @@ class PieceWriter:
         self._spaces: list[str] = []
         self._has_arguments = False
 
-    def text(self, text: str) -> None:
-        """Write text that is part of no call."""
+    def text(self, text: str, rest: int = 0) -> None:
+        """Write text that is part of no call; `rest` as in `Piece`. It goes on where the last text has ended."""
         if not text:
             return
         if not self._in_text:
@@ -34,7 +34,11 @@ class PieceWriter:
             if self._spaces:
                 text = "".join((*self._spaces, text))
                 self._spaces.clear()
-        self._pieces.append(Piece(text))
+        self._pieces.append(Piece(text, "", None, rest) if rest else Piece(text))
+
+    def drop_spaces(self) -> None:
+        """Forget whitespace behind a call, because more that is part of no text follows."""
+        self._spaces.clear()
 
     def begin(self, name: str) -> bool:
         """Begin a call of the function `name`; False, and nothing is written, if there were too many."""
@@ -48,16 +52,26 @@ class PieceWriter:
         self.calls += 1
         return True
 
-    def arguments(self, fragment: str) -> None:
+    def arguments(self, fragment: str, rest: int = 0) -> None:
         """Write the next piece of the arguments of the call begun last."""
         if fragment:
             self._has_arguments = True
-            self._pieces.append(Piece("", "", ToolCallPiece(self.calls - 1, "", "", fragment)))
+            self._pieces.append(Piece("", "", ToolCallPiece(self.calls - 1, "", "", fragment), rest))
 
     def end(self) -> None:
         """End the call: one that came without arguments gets an empty object."""
         if not self._has_arguments:
             self.arguments("{}")
+
+    @property
+    def written(self) -> int:
+        """Pieces since the last `take`."""
+        return len(self._pieces)
+
+    def place(self, since: int, rest: int) -> None:
+        """Say where the pieces from number `since` on end."""
+        if rest:
+            self._pieces[since:] = [piece._replace(rest=rest) for piece in self._pieces[since:]]
 
     def take(self) -> list[Piece]:
         """Return what was written since the last time."""

@@ -173,7 +173,7 @@ def event_to_proto(
         delta = message.delta
         if event.call is not None:
             _fill_call(delta.tool_call, event.call)
-        elif event.reasoning:
+        elif event.reasoning or event.is_mark:
             delta.reasoning_text = event.reasoning
         else:
             delta.text = event.text

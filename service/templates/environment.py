@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["BoundedEnvironment", "RefusalError", "StepBudget"]
+__all__ = ["BoundedEnvironment", "OverrunError", "RefusalError", "StepBudget"]
 
 # Far above any real chat: 4,096 messages with a handful of loops over each.
 MAX_STEPS: Final = 1_000_000
@@ -35,6 +35,10 @@ class RefusalError(TemplateRuntimeError):
     """The template called `raise_exception`: the chat is at fault."""
 
 
+class OverrunError(SecurityError):
+    """A rendering took more steps, or wrote more, than any real chat does."""
+
+
 class StepBudget:
     """Loop steps that one rendering may still take."""
 
@@ -44,10 +48,10 @@ class StepBudget:
         self._left = steps
 
     def take(self, steps: int) -> None:
-        """Raise SecurityError once the budget is spent."""
+        """Raise OverrunError once the budget is spent."""
         self._left -= steps
         if self._left < 0:
-            raise SecurityError(f"the template loops more than {MAX_STEPS} times")
+            raise OverrunError(f"the template loops more than {MAX_STEPS} times")
 
     @property
     def left(self) -> int:

@@ -11,7 +11,7 @@ from jinja2 import TemplateSyntaxError
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.request import Chat, ChatMessage, ReasoningEffort, Role, Tool, ToolCall
 from service.templates.conversation import Conversation
-from service.templates.environment import BoundedEnvironment, RefusalError
+from service.templates.environment import BoundedEnvironment, OverrunError, RefusalError
 
 __all__ = ["ChatTemplate", "TemplateError"]
 
@@ -88,38 +88,64 @@ class ChatTemplate:
         """Return the prompt.
 
         Raises INVALID_FIELD on `chat.messages` with the template's own reason if it
-        refuses the conversation, on `chat.template_args` or `chat.tools` if it fails
-        with them, and INTERNAL if it fails without.
+        refuses the conversation, or if that makes it loop or write beyond all bounds;
+        on `chat.template_args` or `chat.tools` if it fails with them and not without;
+        and INTERNAL if it fails by itself. May take as long as the texts are long.
         """
         taken = _OWN_NAMES | {"tools"} if chat.tools else _OWN_NAMES
         for name in sorted(taken & chat.template_args.keys()):
             raise invalid([Violation(f"chat.template_args[{name}]", "is set by the server")])
-        variables = {
-            # Templates ask `documents is none`, which an undefined name is not.
-            "documents": None,
-            "tools": self._conversation.tools(chat),
-            **self._effort(chat.reasoning_effort),
-            **{name: _plain(value) for name, value in chat.template_args.items()},
-            **_ENVIRONMENT.budget_variables(),
-            "messages": self._conversation.messages(chat),
-            "bos_token": self._bos_text,
-            "eos_token": self._eos_text,
-            "add_generation_prompt": add_generation_prompt,
-        }
         try:
-            return self._bounded(variables)
+            return self._rendered(chat, add_generation_prompt=add_generation_prompt)
         except RefusalError as refusal:
             description = f"refused by the chat template: {refusal.message}"
             raise invalid([Violation("chat.messages", description)]) from None
         # Whatever else a foreign program may raise.
         except Exception as error:
-            for field in ("template_args", "tools"):
-                if getattr(chat, field):
-                    raise invalid([Violation(f"chat.{field}", f"the chat template failed: {error}")]) from error
+            field = self._blamed(chat, error)
+            if field is not None:
+                raise invalid([Violation(field, f"the chat template failed: {error}")]) from error
             detail = f"{type(error).__name__}: {error}"
             raise ServiceError(
                 Reason.INTERNAL, "The chat template of this model failed on this conversation.", detail=detail
             ) from error
+
+    def _rendered(self, chat: Chat, *, add_generation_prompt: bool = True) -> str:
+        return self._bounded(
+            {
+                # Templates ask `documents is none`, which an undefined name is not.
+                "documents": None,
+                "tools": self._conversation.tools(chat),
+                **self._effort(chat.reasoning_effort),
+                **{name: _plain(value) for name, value in chat.template_args.items()},
+                **_ENVIRONMENT.budget_variables(),
+                "messages": self._conversation.messages(chat),
+                "bos_token": self._bos_text,
+                "eos_token": self._eos_text,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+
+    def _blamed(self, chat: Chat, error: Exception) -> str | None:
+        """Return the field that makes the template fail; None if that is its own fault."""
+        less, given = chat, [field for field in _EXTRAS if getattr(chat, field)]
+        for field in given:
+            less = dataclasses.replace(less, **{field: _EXTRAS[field]})
+            if not self._fails(less):
+                return f"chat.{field}"
+        if isinstance(error, OverrunError):
+            return None if self._fails(_QUESTION) else "chat.messages"
+        # A template that fails without them on any conversation may well need them.
+        return f"chat.{given[0]}" if given and self._fails(_QUESTION) else None
+
+    def _fails(self, chat: Chat) -> bool:
+        try:
+            self._rendered(chat)
+        except RefusalError:
+            return False
+        except Exception:  # whatever a foreign program may raise
+            return True
+        return False
 
     def _effort(self, effort: ReasoningEffort | None) -> dict[str, Any]:
         if effort is None:
@@ -135,9 +161,9 @@ class ChatTemplate:
         for piece in self._template.generate(variables):
             room -= len(piece)
             if room < 0:
-                raise ValueError(f"the template writes more than {MAX_RENDERED_CHARS} characters")
+                raise OverrunError(f"the template writes more than {MAX_RENDERED_CHARS} characters")
             pieces.append(piece)
-        return "".join(pieces)
+        return _without_lone_surrogates("".join(pieces))
 
     def _wants_text_arguments(self) -> bool:
         """Return whether arguments have to be JSON text: a mapping fails, or shows as Python would write it."""
@@ -160,12 +186,16 @@ class ChatTemplate:
         if not self._bos_text:
             return False
         try:
-            text = self.render(Chat(messages=(ChatMessage(role=Role.USER, content="x"),)))
+            text = self.render(_QUESTION)
         except ServiceError:  # a template with needs of its own
             return "bos_token" in source or self._bos_text in source
         return text.startswith(self._bos_text)
 
 
+# What a request may give a template besides its messages, and how it is without.
+_EXTRAS: Final[Mapping[str, Any]] = {"template_args": {}, "tools": ()}
+# What every template for chats can render.
+_QUESTION: Final = Chat(messages=(ChatMessage(role=Role.USER, content="x"),))
 # One call of a function, and its result.
 _TRIAL: Final = Chat(
     messages=(
@@ -183,6 +213,15 @@ _AS_PYTHON: Final = "'trial'"
 _OWN_NAMES: Final = frozenset(
     {"messages", "bos_token", "eos_token", "add_generation_prompt", *BoundedEnvironment.budget_variables()}
 )
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """Return `text` with U+FFFD for each half of a pair, which JSON can escape and no encoding has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from service.tokens.pieces import UnknownDecoderError, rule_of_decoder
+from service.tokens.bounds import longest_token_bytes
+from service.tokens.pieces import PieceRule, UnknownDecoderError, rule_of_decoder
 
 __all__ = ["DecoderError", "JsonTokenizer", "TokenCodec", "TokenizerError"]
 
@@ -83,6 +84,11 @@ class JsonTokenizer:
         return self._vocab_size
 
     @property
+    def longest_token_bytes(self) -> int | None:
+        """No token stands for more of a text than so many bytes of UTF-8; None if that cannot be said."""
+        return None
+
+    @property
     def bos_text(self) -> str:
         """The text of the token that `add_special_tokens` puts before a text; empty if there is none."""
         framed = self.encode("a", add_special_tokens=True)
@@ -109,11 +115,18 @@ class TokenCodec(JsonTokenizer):
         """Load the file. Raises `TokenizerError`, also for a decoder that `pieces` does not know."""
         super().__init__(path)
         try:
-            self._pieces = _pieces(self._tokenizer)
+            rule = rule_of_decoder(_settings(self._tokenizer.decoder))
         except UnknownDecoderError as error:
             raise DecoderError(
                 f"tokenizer {path} cannot be used: {error}; byte level (GPT-2) and SentencePiece decoders can"
             ) from None
+        self._pieces = _pieces(self._tokenizer, rule)
+        self._longest_token_bytes = _longest(self._tokenizer, rule, self._pieces)
+
+    @property
+    def longest_token_bytes(self) -> int | None:
+        """No token stands for more of a text than so many bytes of UTF-8; None if that cannot be said."""
+        return self._longest_token_bytes
 
     def piece(self, token_id: int) -> bytes:
         """Return the exact bytes of one token, cut anywhere in a character.
@@ -153,11 +166,21 @@ def _loaded(path: Path) -> Any:
     return tokenizer
 
 
-def _pieces(tokenizer: Any) -> list[bytes]:
+def _settings(part: Any) -> dict[str, Any] | None:
+    """Return the file's JSON of a part, which the library shows only as its pickled state."""
+    settings: dict[str, Any] | None = None if part is None else json.loads(part.__getstate__())
+    return settings
+
+
+def _longest(tokenizer: Any, rule: PieceRule, pieces: Sequence[bytes]) -> int | None:
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    # Of a space in a piece, the text may have held the mark that stands for it.
+    sizes = (len(rule.bytes_of(text)) if rule.is_byte_level else len(text.encode()) for text in vocabulary)
+    return longest_token_bytes(sizes, pieces, _settings(tokenizer.normalizer), _settings(tokenizer.pre_tokenizer))
+
+
+def _pieces(tokenizer: Any, rule: PieceRule) -> list[bytes]:
     """Return the bytes of every token by its id; an id that no token has is empty."""
-    # The library shows a decoder's settings only as its pickled state, which is the file's JSON.
-    decoder = tokenizer.decoder
-    rule = rule_of_decoder(None if decoder is None else json.loads(decoder.__getstate__()))
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for text, number in vocabulary.items():

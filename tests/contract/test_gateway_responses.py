@@ -302,3 +302,10 @@ async def test_the_openapi_document_describes_requests_responses_and_events(clie
     assert content["application/json"]["schema"]["$ref"].endswith("/ResponseObject")
     example = operation["requestBody"]["content"]["application/json"]["example"]
     assert (await client.post({**example, "model": "fake"}, PATH)).status == 200
+
+
+async def test_every_schema_of_the_openapi_document_is_used_and_has_a_name_of_its_own(client: RawClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    names = set(document["components"]["schemas"])
+    assert not [name for name in names if "__" in name or name.startswith("_")]
+    assert {name for name in names if f'"#/components/schemas/{name}"' in json.dumps(document)} == names

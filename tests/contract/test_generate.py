@@ -516,7 +516,7 @@ async def test_the_backend_gets_the_remaining_budget() -> None:
 
     async with running_service(simulated_model(backend=Watching())) as service:
         await service.events(GenerateRequest(model="sim", prompt=script(output_tokens=1)), timeout=7)
-        assert 6 < seen[0] <= 7
+        assert 6 < seen[0] <= 7 * 1.011  # gRPC rounds a deadline up
 
 
 @pytest.mark.report("H01")

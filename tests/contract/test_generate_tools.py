@@ -188,14 +188,94 @@ async def test_choices_are_parsed_each_for_itself(tools: RunningService) -> None
     assert sorted(names) == [(0, 0, "get_weather"), (1, 0, "get_weather")]
 
 
-async def test_log_probs_and_ids_go_with_the_first_delta_behind_their_token(tools: RunningService) -> None:
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_log_probs_and_ids_go_with_what_their_token_says(tools: RunningService, size: int) -> None:
     output = generation_pb2.OutputOptions(token_ids=True, logprobs=True)
-    text = f"So: {CALL}"
-    got = await read(tools, ask(text, WEATHER, size=1, output=output))
-    deltas = [event.delta for event in got.events if event.WhichOneof("event") == "delta"]
-    count = len(text.encode())
-    assert sum(len(delta.token_ids) for delta in deltas) == count
-    assert b"".join(one.raw_bytes for delta in deltas for one in delta.logprobs) == text.encode()
+    texts = {"reasoning_text": "<think>Hm, ü.</think>\n", "text": "So: ", "tool_call": CALL}
+    request = ask("".join(texts.values()), WEATHER, size=size, output=output)
+    if size > 1:  # a token for each part
+        parts = ["".join(f"\\x{byte:02x}" for byte in text.encode()) for text in texts.values()]
+        request.chat.messages[0].content[0].text = script(tokens=parts, output_tokens=3)
+    got = await read(tools, request)
+    raws = dict.fromkeys(texts, b"")
+    ids = 0
+    for event in got.events:
+        if event.WhichOneof("event") == "delta":
+            ids += len(event.delta.token_ids)
+            raws[event.delta.WhichOneof("content")] += b"".join(one.raw_bytes for one in event.delta.logprobs)
+    assert ids == (3 if size > 1 else len("".join(texts.values()).encode()))
+    # The mark that closes the call comes when there is no call any more to send it with.
+    closer = b"" if size > 1 else b"}\n</tool_call>"
+    assert raws == {
+        "reasoning_text": texts["reasoning_text"].encode() + closer,
+        "text": got.text.encode(),
+        "tool_call": CALL.encode().removesuffix(closer),
+    }
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_a_stop_string_inside_a_call_is_no_call_to_run(tools: RunningService, size: int) -> None:
+    text = CALL.replace("Zürich", "xSTOPy")
+    got = await read(tools, ask(text, WEATHER, size=size, stop=sampling_pb2.StopCriteria(sequences=["STOP"])))
+    assert got.calls == [("get_weather", '{"city": "x')]
+    assert got.reason == generation_pb2.FINISH_REASON_STOP
+    behind = sampling_pb2.StopCriteria(sequences=["</tool_call>"])
+    got = await read(tools, ask(CALL, WEATHER, size=size, stop=behind))
+    assert got.reason == generation_pb2.FINISH_REASON_TOOL_CALLS
+
+
+@pytest.mark.parametrize("end", ['"Zü', '{"city": ', "get_weather", '"arguments"'])
+async def test_an_engine_that_ends_inside_a_call_has_made_none_to_run(tools: RunningService, end: str) -> None:
+    text = f"{CALL}\n{CALL}"
+    cut = text[: text.rindex(end) + len(end)]
+    got = await read(tools, ask(cut, WEATHER))
+    # In the last row not even the second name has ended.
+    is_named = end != "get_weather"
+    assert len(got.calls) == 1 + is_named
+    assert got.reason == (generation_pb2.FINISH_REASON_STOP if is_named else generation_pb2.FINISH_REASON_TOOL_CALLS)
+
+
+@pytest.mark.parametrize(
+    ("chat", "text"),
+    [
+        ({"tool_choice": REQUIRED}, '[{"name":"get_weather","arguments":{"city":"xSTOP"}}]'),
+        (
+            {"tool_choice": REQUIRED, "parallel_tool_calls": False},
+            '{"name":"get_weather","arguments":{"city":"xSTOP"}}',
+        ),
+        ({"tool_choice": chat_pb2.ToolChoice(function_name="get_weather")}, '{"city":"xSTOP"}'),
+    ],
+)
+async def test_a_forced_call_that_a_stop_string_cuts_ends_with_stop(
+    tools: RunningService, chat: dict[str, Any], text: str
+) -> None:
+    stop = sampling_pb2.StopCriteria(sequences=["STOP"])
+    got = await read(tools, ask(text, WEATHER, CLOCK, model="guided", chat=chat, stop=stop))
+    assert (got.calls, got.text) == ([("get_weather", '{"city":"x')], "")
+    assert got.reason == generation_pb2.FINISH_REASON_STOP
+
+
+@pytest.mark.parametrize("name", ["functions.get_weather", "évil", "a b", "w" * 200, "get_time"])
+async def test_every_call_that_is_told_can_be_sent_back_and_other_names_are_text(
+    tools: RunningService, name: str
+) -> None:
+    text = CALL.replace("get_weather", name)
+    got = await read(tools, ask(text, WEATHER))
+    assert (got.text, got.calls, got.reason) == (text, [], generation_pb2.FINISH_REASON_STOP)
+    offered = await read(tools, ask(CALL, WEATHER))
+    request = ask("ok", WEATHER)
+    turn = request.chat.messages.add(role=chat_pb2.ROLE_ASSISTANT)
+    for call_id, (told, arguments) in zip(offered.ids, offered.calls, strict=True):
+        turn.tool_calls.add(id=call_id, function_name=told, arguments_json=arguments)
+        request.chat.messages.add(
+            role=chat_pb2.ROLE_TOOL, tool_call_id=call_id, content=[chat_pb2.ContentPart(text="sunny")]
+        )
+    assert (await read(tools, request)).reason == generation_pb2.FINISH_REASON_STOP
+
+
+async def test_null_is_no_argument(tools: RunningService) -> None:
+    got = await read(tools, ask('<tool_call>{"name": "get_time", "arguments": null}</tool_call>', CLOCK, size=1))
+    assert (got.calls, got.text) == ([("get_time", "{}")], "")
 
 
 async def test_a_required_call_is_read_from_guided_json(tools: RunningService) -> None:

@@ -448,3 +448,21 @@ async def test_a_model_that_cannot_be_loaded_is_told_with_its_path(tmp_path: Any
     with pytest.raises(ServiceError, match=r"missing\.gguf"):
         await backend.start()
     await backend.close()
+
+
+async def test_a_prompt_of_fourteen_megabytes_is_refused_at_once_and_the_engine_stays_well(
+    backend: LlamaCppBackend,
+) -> None:
+    # Long words and lines of spaces have few tokens for their size.
+    for piece in ("x", " ", "The quick brown fox. ", "日本"):
+        with pytest.raises(ServiceError) as caught:
+            await backend.count_tokens(piece * (14 * 1024 * 1024 // len(piece.encode())), add_special_tokens=True)
+        assert caught.value.reason is Reason.CONTEXT_LENGTH_EXCEEDED
+    assert await backend.health(5) is Health.READY
+    assert backend.info.longest_token_bytes == 48
+
+
+async def test_a_closed_backend_refuses_to_count() -> None:
+    with pytest.raises(ServiceError) as caught:
+        await LlamaCppBackend(LlamaCppOptions()).count_tokens("x", add_special_tokens=True)
+    assert caught.value.reason is Reason.BACKEND_UNAVAILABLE

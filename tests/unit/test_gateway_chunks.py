@@ -114,12 +114,13 @@ def accumulated(found: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     for chunk in found:
         for choice in chunk["choices"]:
             message = messages.setdefault(
-                choice["index"], {"content": "", "reasoning_content": "", "tool_calls": [], "finish_reason": None}
+                choice["index"], {"content": None, "reasoning_content": "", "tool_calls": [], "finish_reason": None}
             )
             assert message["finish_reason"] is None
             message["finish_reason"] = choice["finish_reason"]
             delta = choice["delta"]
-            message["content"] += delta.get("content") or ""
+            if (said := delta.get("content")) is not None:
+                message["content"] = (message["content"] or "") + said
             message["reasoning_content"] += delta.get("reasoning_content") or ""
             for entry in delta.get("tool_calls", []):
                 if entry["index"] == len(message["tool_calls"]):
@@ -169,7 +170,7 @@ def test_reasoning_and_tool_calls_of_stream_and_whole_answer_are_the_same(
     for choice in json.loads(whole)["choices"]:
         message = choice["message"]
         told = streamed[choice["index"]]
-        assert told["content"] == (message["content"] or "")
+        assert told["content"] == message["content"]
         assert told["reasoning_content"] == message.get("reasoning_content", "")
         assert told["tool_calls"] == message.get("tool_calls", [])
         assert told["finish_reason"] == choice["finish_reason"]
@@ -203,11 +204,77 @@ def test_long_arguments_are_cut_and_begin_once() -> None:
     assert accumulated(found)[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": arguments}
 
 
-def test_an_answer_that_begins_with_text_or_reasoning_opens_with_an_empty_text() -> None:
-    for first in (delta("a"), reasoning("r")):
-        opening, said, *_ = chunks(call(), [started(), first, finished(), completed()])
-        assert opening["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
-        assert said["choices"][0]["delta"] in ({"content": "a"}, {"reasoning_content": "r"})
+def deltas_of(events: list[gen.GenerateResponse], **members: Any) -> list[dict[str, Any]]:
+    return [chunk["choices"][0]["delta"] for chunk in chunks(call(**members), [started(), *events, completed()])]
+
+
+SILENT = {"role": "assistant", "content": None, "refusal": None}
+
+
+def test_content_is_null_until_text_comes_and_an_answer_without_text_says_so() -> None:
+    spoken = {**SILENT, "content": ""}
+    assert deltas_of([delta("a"), finished()]) == [spoken, {"content": "a"}, {}]
+    assert deltas_of([finished()]) == [spoken, {}]
+    thought = {"reasoning_content": "r"}
+    assert deltas_of([reasoning("r"), finished()]) == [SILENT, thought, {"content": ""}, {}]
+    assert deltas_of([reasoning("r"), delta("a"), delta("b"), finished()]) == [
+        SILENT, thought, {"content": "a"}, {"content": "b"}, {},
+    ]  # fmt: skip
+    both = deltas_of([reasoning("r"), tool_piece(0, "{}", call_id="c", name="f"), finished("TOOL_CALLS")])
+    assert both[:2] == [SILENT, thought]
+    assert not any("content" in told for told in both[1:])
+    bare = delta("", logprobs=[token("", b"<")])
+    lone = deltas_of([bare, tool_piece(0, "{}", call_id="c", name="f"), finished("TOOL_CALLS")], logprobs=True)
+    assert lone[:2] == [SILENT, {}]
+    assert not any("content" in told for told in lone[1:])
+    assert deltas_of([bare, finished()], logprobs=True) == [SILENT, {}, {"content": ""}, {}]
+
+
+kinds = st.lists(
+    st.tuples(st.sampled_from(["text", "reasoning", "call"]), st.sampled_from(["", "a", "bc"])), max_size=8
+)
+
+
+@given(kinds)
+def test_content_and_log_probs_are_those_of_the_text_alone_streamed_and_whole(taken: list[tuple[str, str]]) -> None:
+    request = call(logprobs=True)
+    events, expected = [started()], []
+    for number, (kind, text) in enumerate(taken):
+        event = {
+            "text": lambda text=text: delta(text),
+            "reasoning": lambda text=text: reasoning(text),
+            "call": lambda text=text, number=number: tool_piece(
+                sum(k == "call" for k, _ in taken[:number]), text, call_id=f"c{number}", name="f"
+            ),
+        }[kind]()
+        name = f"{kind}{number}"
+        event.delta.logprobs.append(token(name, name.encode()))
+        expected += [name] if kind == "text" else []
+        events.append(event)
+    events += [finished(), completed()]
+    reader = WholeAnswer(request, 1)
+    (whole,) = json.loads([reader.feed(event) for event in events][-1])["choices"]
+    streamed, content = [], None
+    for chunk in chunks(request, events):
+        choice = chunk["choices"][0]
+        streamed += (choice["logprobs"] or {}).get("content", [])
+        said = choice["delta"].get("content")
+        content = content if said is None else (content or "") + said
+    assert [entry["token"] for entry in streamed] == expected
+    assert whole["logprobs"]["content"] == streamed
+    assert whole["message"]["content"] == content
+
+
+def test_a_text_completion_shows_the_log_probs_of_its_reasoning_which_is_text_there() -> None:
+    request = call(Endpoint.COMPLETION, logprobs=0)
+    events = [started(), reasoning("r"), delta("a"), finished(), completed()]
+    for event, name in zip(events[1:3], "ra", strict=True):
+        event.delta.logprobs.append(token(name, name.encode()))
+    reader = WholeAnswer(request, 1)
+    (whole,) = json.loads([reader.feed(event) for event in events][-1])["choices"]
+    assert whole["logprobs"]["tokens"] == ["r", "a"]
+    told = [chunk["choices"][0]["logprobs"] for chunk in chunks(request, events)]
+    assert [tokens for logprobs in told if logprobs for tokens in logprobs["tokens"]] == ["r", "a"]
 
 
 def test_a_text_completion_shows_reasoning_as_text_and_cannot_hold_a_tool_call() -> None:

@@ -228,3 +228,14 @@ def test_401_says_how_to_authenticate() -> None:
 def test_an_error_reads_well_in_a_log() -> None:
     assert str(internal()).startswith("500 server_error: ")
     assert isinstance(internal(), ApiError)
+
+
+def test_what_names_no_field_is_a_sentence_of_its_own() -> None:
+    error = from_upstream(
+        "INVALID_ARGUMENT",
+        "INVALID_FIELD",
+        "x",
+        naming=Naming(fields={"model": "model"}, prompt="messages"),
+        violations=[("model", "must be short"), ("", "and 280 more")],
+    )
+    assert (error.message, error.param) == ("Invalid 'model': must be short. And 280 more.", "model")

@@ -162,7 +162,7 @@ def test_all_problems_are_told_at_once_and_the_first_is_the_param() -> None:
 
 def test_a_callers_megabyte_is_not_sent_back() -> None:
     assert len(refusal(chat, temperature="x" * 10**6).message) < 500
-    assert len(refusal(chat, messages=[{"role": "x" * 10**6, "content": ""}] * 1000).message) < 10_000
+    assert len(refusal(chat, messages=[{"role": "x" * 10**6, "content": ""}] * 25).message) < 10_000
     assert len(refusal(chat, logit_bias={"x" * 10**6: 1}).message) < 500
 
 
@@ -367,6 +367,22 @@ def test_two_constraints_are_refused_and_both_are_named() -> None:
 )  # fmt: skip
 def test_constraints_that_are_none_are_refused_by_name(members: dict[str, Any]) -> None:
     assert str(refusal(chat, **members).param).startswith(next(iter(members)))
+
+
+@pytest.mark.parametrize("asked", [{}, {"json": None}, {"json_object": False}, {"jsn": None}])
+def test_structured_outputs_that_ask_for_nothing_are_refused(asked: dict[str, Any]) -> None:
+    error = refusal(chat, structured_outputs=asked)
+    assert (error.param, error.code) == ("structured_outputs", "invalid_value")
+    assert "'json', 'regex', 'choice', 'grammar' or 'json_object'" in error.message
+
+
+def test_members_of_structured_outputs_that_nobody_knows_are_named() -> None:
+    error = refusal(chat, structured_outputs={"jsn": {"type": "object"}, "regx": "a"})
+    assert (error.param, error.code) == ("structured_outputs.jsn", "unknown_parameter")
+    assert "'structured_outputs.jsn', 'structured_outputs.regx'" in error.message
+    assert refusal(chat, structured_outputs={"regex": "a", "lazy": True}).param == "structured_outputs.lazy"
+    assert chat(structured_outputs={"regex": "a", "lazy": None, "x": False}).request.constraint.regex == "a"
+    assert len(refusal(chat, structured_outputs={f"{at}{'x' * 5000}": 1 for at in range(99)}).message) < 600
 
 
 def test_numbers_of_a_schema_are_numbers() -> None:

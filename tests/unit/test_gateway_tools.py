@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.openai.errors import ApiError
+from gateway.openai.errors import ApiError, from_upstream
 from gateway.openai.requests import Endpoint, GenerationCall, parse
 from headrace.v1 import chat_pb2
 
@@ -252,6 +252,15 @@ def test_violations_of_the_service_name_members_of_the_body() -> None:
     assert name("chat.messages[3].tool_calls[1].arguments_json") == "messages[3].tool_calls[1].function.arguments"
     assert name("chat.messages[3].reasoning_text") == "messages[3].reasoning_content"
     assert name("chat.messages[3].tool_call_id") == "messages[3].tool_call_id"
+
+
+def test_a_forced_call_that_cannot_be_enforced_is_a_matter_of_the_tools() -> None:
+    naming = chat(tools=[tool()], tool_choice=named("f")).naming
+    found = [("chat.tools", "the parameters of 'f' cannot be enforced")]
+    error = from_upstream("FAILED_PRECONDITION", "CAPABILITY_UNSUPPORTED", "", naming=naming, violations=found)
+    assert (error.param, error.code) == ("tools", "unsupported_parameter")
+    error = from_upstream("INVALID_ARGUMENT", "INVALID_FIELD", "", naming=naming, violations=found)
+    assert (error.param, error.code) == ("tools", "invalid_value")
 
 
 values = st.recursive(

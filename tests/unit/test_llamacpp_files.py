@@ -183,3 +183,15 @@ def test_a_damaged_head_of_any_length_is_a_gguf_error(tmp_path: Path) -> None:
         with contextlib.suppress(GgufError):
             read_gguf_head(path)
             pytest.fail(f"a head of {length} bytes was taken as whole")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "longest"), [("llama", 5), ("gpt2", 5), ("bert", None), ("t5", None), (None, None)]
+)
+def test_the_longest_token_is_told_of_tokenizers_that_lose_nothing(
+    tmp_path: Path, tokenizer: str | None, longest: int | None
+) -> None:
+    kinds = () if tokenizer is None else (entry("tokenizer.ggml.model", 8, text(tokenizer)),)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(*kinds, TOKENS, TYPES))
+    assert read_gguf_head(path).longest_token_bytes == longest

@@ -100,7 +100,12 @@ def test_without_parallel_calls_the_first_one_is_the_last_thing(
         ('"{\\"a\\": \\"\\\\u0041\\\\n\\"}"', '{"a": "\\u0041\\n"}'),
         ('"\\ud83d\\ude00 \\ud83d \\q"', "😀 \ufffd \\q"),
         ('""', "{}"),
-        ("null", "null"),
+        ("null", "{}"),
+        ('"null"', "{}"),
+        ("nul", "nul"),
+        ("nullable", "nullable"),
+        ('"nul"', "nul"),
+        ("12", "12"),
         ("{'a': True}", "{'a': True}"),
     ],
 )
@@ -176,18 +181,64 @@ def test_json_that_is_no_call_of_a_known_function_is_text(tools: ToolFormat, tex
     assert (found.text, found.calls) == (text, [])
 
 
-def test_an_unknown_name_behind_a_mark_is_a_call_still() -> None:
-    assert parsed(ToolFormat.HERMES, '<tool_call>{"name": "x", "arguments": {}}</tool_call>').calls == [("x", "{}")]
-    assert parsed(ToolFormat.MISTRAL, "[TOOL_CALLS]x{}").calls == [("x", "{}")]
-    told = '<|python_tag|>{"name": "x", "parameters": {}}'
-    assert parsed(ToolFormat.LLAMA3_JSON, told).text == told
+# Names of other functions, and names that could not even be sent back in the next turn.
+@pytest.mark.parametrize("name", ["x", "functions.add", "évil", "a b", "add x", "Add", "n" * 200, "add\\n", "a.b-c_1"])
+@pytest.mark.parametrize(
+    ("tools", "form"),
+    [
+        (ToolFormat.HERMES, '<tool_call>\n{{"name": "{}", "arguments": {{"a": 1}}}}\n</tool_call> ok'),
+        (ToolFormat.HERMES, '<tool_call>{{"arguments": {{"a": "x"}}, "name": "{}"}}</tool_call>'),
+        (ToolFormat.HERMES, '<tool_call>[{{"name": "{}"}}]</tool_call>'),
+        (ToolFormat.MISTRAL, "[TOOL_CALLS]{}{{}}"),
+        (ToolFormat.MISTRAL, "[TOOL_CALLS]{}[CALL_ID]a1[ARGS]{{}}"),
+        (ToolFormat.MISTRAL, '[TOOL_CALLS] [{{"name": "{}", "arguments": {{}}}}]'),
+        (ToolFormat.LLAMA3_JSON, '<|python_tag|>{{"name": "{}", "parameters": {{}}}}'),
+        (ToolFormat.JSON, '```json\n{{"name": "{}", "arguments": {{}}}}\n```'),
+    ],
+)
+def test_what_names_no_function_of_the_request_is_text_with_its_marks(tools: ToolFormat, form: str, name: str) -> None:
+    text = form.format(name)
+    found = parsed(tools, text)
+    assert (found.text, found.calls, found.is_call_open) == (text, [], False)
+
+
+def test_a_call_that_names_no_function_does_not_hide_those_around_it() -> None:
+    call = '<tool_call>{{"name": "{}", "arguments": {{}}}}</tool_call>'
+    found = parsed(ToolFormat.HERMES, "".join(map(call.format, ("add", "x", "now"))))
+    assert (found.calls, found.text) == ([("add", "{}"), ("now", "{}")], call.format("x"))
+
+
+@pytest.mark.parametrize(
+    ("tools", "text", "calls", "rest"),
+    [
+        (ToolFormat.HERMES, '<tool_call>{"name": "now", "arguments": {}}}</tool_call>', 1, ""),
+        (ToolFormat.HERMES, '<tool_call>\n{"name": "now", "arguments": {}} ]}\n}\n</tool_call> ok', 1, " ok"),
+        (ToolFormat.HERMES, '<tool_call>{"name": "now", "arguments": {}}} oops</tool_call> ok', 1, "} oops ok"),
+        (ToolFormat.HERMES, '<tool_call>[{"name": "now", "arguments": {}}]]</tool_call>ok', 1, "ok"),
+        (ToolFormat.HERMES, '<tool_call>[{"name": "now", "arguments": {}}}, {"name": "now"}]</tool_call>', 2, ""),
+        (ToolFormat.HERMES, '<tool_call>{"name": "now", "arguments": {}}}\n{"name": "now"}</tool_call>', 2, ""),
+        (ToolFormat.HERMES, '<tool_call>{"name": "now", "arguments": {}}}', 1, ""),
+        (ToolFormat.MISTRAL, '[TOOL_CALLS] [{"name": "now", "arguments": {}}}]', 1, ""),
+        (ToolFormat.MISTRAL, '[TOOL_CALLS] [{"name": "now", "arguments": {}}]] ', 1, ""),
+        (ToolFormat.MISTRAL, "[TOOL_CALLS]now{}} [TOOL_CALLS]now{}", 2, "} "),
+        (ToolFormat.LLAMA3_JSON, '{"name": "now", "parameters": {}}}', 1, ""),
+        (ToolFormat.LLAMA3_JSON, '{"name": "now", "parameters": {}}}; {"name": "now", "parameters": {}}', 2, ""),
+        (ToolFormat.JSON, '```json\n{"name": "now", "arguments": {}}}\n```', 1, ""),
+        (ToolFormat.JSON, '{"name": "now", "arguments": {}}} is it', 1, "} is it"),
+    ],
+)
+def test_brackets_too_many_behind_a_call_are_dropped_unless_text_follows(
+    tools: ToolFormat, text: str, calls: int, rest: str
+) -> None:
+    found = parsed(tools, text)
+    assert (found.calls, found.text, found.is_call_open) == ([("now", "{}")] * calls, rest, False)
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "rest"),
     [
-        ('<tool_call>{"name": "add", "arguments": {"a": 1}\n</tool_call> ok', '{"a": 1}', "\n ok"),
-        ('<tool_call>{"name": "add", "arguments": {"a": 1}}}\n</tool_call> ok', '{"a": 1}', "}\n ok"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1}\n</tool_call> ok', '{"a": 1}', " ok"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1}}}\n</tool_call> ok', '{"a": 1}', " ok"),
         ('<tool_call>{"name": "add", "arguments": {"a": 1}, "b" c</tool_call>', '{"a": 1}', ', "b" c'),
         ('<tool_call>{"name": "add", "arguments": {"a": [1}}</tool_call> ok', '{"a": [1}}', " ok"),
         ('<tool_call>{"name": "add", "arguments": {"a": 1</tool_call> ok', '{"a": 1', " ok"),
@@ -199,26 +250,51 @@ def test_a_call_that_breaks_behind_its_name_ends_with_its_mark_and_nothing_is_lo
     text: str, arguments: str, rest: str
 ) -> None:
     found = parsed(ToolFormat.HERMES, text)
-    assert (found.calls, found.text) == ([("add", arguments)], rest)
+    assert (found.calls, found.text, found.is_call_open) == ([("add", arguments)], rest, False)
 
 
 def test_a_call_that_breaks_in_a_format_without_an_end_mark_takes_the_rest() -> None:
     found = parsed(ToolFormat.MISTRAL, '[TOOL_CALLS] [{"name": "add", "arguments": {"a": [1}} and so on')
     assert found.calls == [("add", '{"a": [1}} and so on')]
+    assert found.is_call_open
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments"),
+    ("text", "arguments", "is_open"),
     [
-        ('<tool_call>{"name": "add", "argum', ""),
-        ('<tool_call>{"name": "add", "arguments": {"a": "x', '{"a": "x'),
-        ('<tool_call>{"name": "add", "arguments": "{\\"a\\": \\u00', '{"a": \\u00'),
-        ('<tool_call>[{"name": "add", "arguments": {}}, ', "{}"),
+        ('<tool_call>{"name": "add", "argum', "", True),
+        ('<tool_call>{"name": "add", "arguments": {"a": "x', '{"a": "x', True),
+        ('<tool_call>{"name": "add", "arguments": {"a": {}', '{"a": {}', True),
+        ('<tool_call>{"name": "add", "arguments": "{\\"a\\": \\u00', '{"a": \\u00', True),
+        ('<tool_call>{"name": "add", "arguments": nu', "nu", True),
+        ('<tool_call>{"name": "add", "arguments": {"a": [1}', '{"a": [1}', True),
+        ('<tool_call>{"name": "add", "arguments": {}', "{}", False),
+        ('<tool_call>{"name": "add", "arguments": {}, "id": "', "{}", False),
+        ('<tool_call>{"name": "add", "arguments": {}}</tool_', "{}", False),
+        ('<tool_call>[{"name": "add", "arguments": {}}, ', "{}", False),
     ],
 )
-def test_an_answer_that_is_cut_inside_a_call_has_what_was_written(text: str, arguments: str) -> None:
+def test_an_answer_that_is_cut_inside_a_call_has_what_was_written_and_says_so(
+    text: str, arguments: str, is_open: bool
+) -> None:
     found = parsed(ToolFormat.HERMES, text)
-    assert (found.calls, found.text) == ([("add", arguments)], "")
+    assert (found.calls, found.is_call_open) == ([("add", arguments)], is_open)
+    assert found.text == ("</tool_" if text.endswith("</tool_") else "")
+
+
+@pytest.mark.parametrize(
+    ("tools", "text"),
+    [
+        (ToolFormat.MISTRAL, '[TOOL_CALLS]add{"a": '),
+        (ToolFormat.MISTRAL, '[TOOL_CALLS] [{"name": "now", "arguments": {}}, {"name": "add", "arguments": {'),
+        (ToolFormat.LLAMA3_JSON, '{"name": "add", "parameters": {"a": "</'),
+        (ToolFormat.JSON, '```json\n{"name": "add", "arguments": {"a": 1'),
+    ],
+)
+def test_a_cut_call_is_known_in_every_format(tools: ToolFormat, text: str) -> None:
+    found = parsed(tools, text)
+    assert found.calls[-1][0] == "add"
+    assert found.is_call_open
 
 
 def test_a_mark_without_a_call_does_not_hide_the_next_one() -> None:

@@ -39,7 +39,7 @@ def parser(guided: GuidedCalls) -> OutputParser:
         reasoning=None,
         starts_in_reasoning=False,
         parallel=True,
-        tool_names=frozenset({"add"}),
+        tool_names=frozenset({"add", "b"}),
     )
     assert opened is not None
     return opened
@@ -117,10 +117,41 @@ def test_references_inside_parameters_still_mean_the_same_place(parallel: bool) 
     assert not {"$schema", "$id"} & hoisted.keys()
 
 
+@pytest.mark.parametrize("reference", ["https://example.org/x", "https://example.org/x#", "x", "/x", "#"])
+@pytest.mark.parametrize("own", ["https://example.org/x", "https://example.org/x#"])
+def test_a_schema_that_refers_to_itself_by_its_id_means_the_same_place(own: str, reference: str) -> None:
+    part = f"{reference.rstrip('#')}#/$defs/i"
+    whole = {
+        "$id": own,
+        "type": "object",
+        "properties": {"i": {"$ref": part}, "again": {"$ref": reference}, "$id": {"const": "y"}},
+        "$defs": {"i": {"type": "integer"}},
+    }
+    forced = schema_of(tool("f", whole))
+    hoisted = forced["$defs"]["f"]
+    assert resolve(forced, hoisted["properties"]["i"]["$ref"]) == {"type": "integer"}
+    assert resolve(forced, hoisted["properties"]["again"]["$ref"]) is hoisted
+    named = schema_of(tool("f", whole), choice=ToolChoice(function="f"))
+    assert named["properties"]["i"] == {"$ref": "#/$defs/i"}
+    assert named["properties"]["again"] == {"$ref": "#"}
+
+
+def test_references_to_other_documents_stay() -> None:
+    inner = {"$id": "inner", "$ref": "#/$defs/a", "$defs": {"a": {}}}
+    whole = {
+        "$id": "urn:x",
+        "type": "object",
+        "properties": {"own": {"$ref": "urn:x#a"}, "other": {"$ref": "https://example.org/y#/a"}, "inner": inner},
+    }
+    properties = schema_of(tool("f", whole))["$defs"]["f"]["properties"]
+    assert properties == {"own": {"$ref": "#a"}, "other": {"$ref": "https://example.org/y#/a"}, "inner": inner}
+
+
 def test_the_arguments_of_a_named_call_are_the_whole_output_and_complete_with_the_last_brace() -> None:
     for pieces in ([' {"a": "}"} \n more'], list(' {"a": "}"} \n more')):
         found = parse(parser(NamedCall("add")), pieces)
         assert (found.calls, found.text, found.is_complete) == ([("add", '{"a": "}"}')], "", True)
+        assert not found.is_call_open
 
 
 @pytest.mark.parametrize("output", ["[1, 2] x", '{"a": [1}} x', "no JSON", '{"a": 1'])
@@ -128,10 +159,36 @@ def test_a_named_call_takes_also_what_is_no_object(output: str) -> None:
     for pieces in ([output], list(output)):
         found = parse(parser(NamedCall("add")), pieces)
         assert (found.calls, found.text, found.is_complete) == ([("add", output)], "", False)
+        assert found.is_call_open
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("value", ['"the_"', '"{\\"a\\": 1}"', '""', "[1]"])
+def test_forced_arguments_are_never_unquoted(value: str, parallel: bool) -> None:
+    call = f'{{"name":"add","arguments":{value}}}'
+    output = f"[{call}]" if parallel else call
+    for pieces in ([output], list(output)):
+        found = parse(parser(AnyCalls(parallel=parallel)), pieces)
+        assert (found.calls, found.text) == ([("add", value)], "")
+
+
+@pytest.mark.parametrize(
+    "output", ['[{"name":"add","arguments":{"a":"x', '[{"name":"b","arguments":{}},{"name":"add",']
+)
+def test_forced_calls_that_are_cut_say_so(output: str) -> None:
+    found = parse(parser(AnyCalls(parallel=True)), output)
+    assert (found.calls[-1][0], found.is_call_open) == ("add", True)
+
+
+def test_a_name_that_was_not_offered_is_text_where_an_engine_did_not_keep_to_the_schema() -> None:
+    output = '{"name":"functions.add","arguments":{}}'
+    found = parse(parser(AnyCalls(parallel=False)), output)
+    assert (found.text, found.calls) == (output, [])
 
 
 def test_no_output_is_no_call() -> None:
-    assert parse(parser(NamedCall("add")), [" "]).calls == []
+    found = parse(parser(NamedCall("add")), [" "])
+    assert (found.calls, found.is_call_open) == ([], False)
 
 
 @pytest.mark.parametrize(

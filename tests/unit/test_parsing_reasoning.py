@@ -39,6 +39,7 @@ def parser(
         (True, "<think>\nHm.</think>\nYes.", "Hm.", "Yes."),
         (True, "</think>Yes.", "", "Yes."),
         (True, "never ends", "never ends", ""),
+        (True, "\n never ends", " never ends", ""),
         (True, '{"a": 1}', '{"a": 1}', ""),
     ],
 )
@@ -69,9 +70,14 @@ def test_completeness_is_that_of_the_calls() -> None:
     single = parser(tools=ToolFormat.HERMES, parallel=False)
     single.feed('<think>x</think><tool_call>{"name": "add", "arguments": {}')
     assert (single.calls, single.is_complete) == (1, False)
+    assert not single.is_call_open
     single.feed("}")
     assert single.is_complete
     assert not parser().is_complete
+    assert not parser().is_call_open
+    cut = parser(tools=ToolFormat.HERMES)
+    cut.feed('<think>x</think><tool_call>{"name": "add", "arguments": {')
+    assert cut.is_call_open
 
 
 @pytest.mark.parametrize(

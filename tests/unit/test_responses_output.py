@@ -142,6 +142,20 @@ def script(taken: list[tuple[str, str]], reason: str) -> list[gen.GenerateRespon
     return [*events, finished(reason), completed()]
 
 
+def test_log_probs_are_those_of_the_text_alone_streamed_and_whole() -> None:
+    request = call(include=["message.output_text.logprobs"])
+    events = [started(), reasoning("r"), delta("", logprobs=[token("", b"\xf0")]), delta("a"), delta("b")]
+    events += [piece(0, "{}", id="c", function_name="f"), finished(), completed()]
+    for event, name in zip([events[1], *events[3:6]], ["r", "a", "b", "{}"], strict=True):
+        event.delta.logprobs.append(token(name, name.encode()))
+    document = whole(request, events)
+    (message,) = (item for item in document["output"] if item["type"] == "message")
+    told = message["content"][0]["logprobs"]
+    assert [entry["token"] for entry in told] == ["", "a", "b"]
+    streamed = [entry for event in stream(request, events) for entry in event.get("logprobs", []) if "delta" in event]
+    assert streamed == told
+
+
 @settings(deadline=None, max_examples=60)
 @given(steps, st.sampled_from(["STOP", "LENGTH", "TOOL_CALLS"]), st.booleans())
 def test_stream_and_whole_response_say_the_same(taken: list[tuple[str, str]], reason: str, logprobs: bool) -> None:

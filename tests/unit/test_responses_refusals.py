@@ -97,6 +97,24 @@ BAD: Mapping[str, tuple[dict[str, Any], str, str | None]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "custom", "format": {"type": "grammar"}}]},
+        {"tools": [TOOL], "tool_choice": {"type": "file_search"}},
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+        {"given": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        {"given": [{"type": "item_reference", "id": "x"}]},
+        {"text": {"format": {"type": "grammar"}}},
+    ],
+)
+def test_what_is_of_another_kind_does_not_lack_the_members_of_ours(members: dict[str, Any]) -> None:
+    error = refused(**members)
+    assert str(error.param).endswith(".type")
+    assert "Missing" not in error.message
+
+
 @pytest.mark.parametrize(("members", "param", "code"), BAD.values(), ids=BAD)
 def test_bad_members_are_named_by_their_path(members: dict[str, Any], param: str, code: str | None) -> None:
     error = refused(**{"given": members["input"]} if "input" in members else members)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
+from gateway.openai.errors import from_upstream
 from gateway.openai.responses.call import ResponsesCall, parse
 from headrace.v1 import chat_pb2
 from headrace.v1 import generation_pb2 as gen
@@ -221,3 +222,14 @@ def test_paths_of_the_contract_are_told_as_paths_of_the_request() -> None:
         "output.logprobs": "include",
     }
     assert {path: naming.json_name(path) for path in told} == told
+
+
+def test_a_forced_call_that_cannot_be_enforced_is_a_matter_of_the_tools() -> None:
+    naming = call(tools=[TOOL], tool_choice="required").naming
+    for found in [("chat.tools", "not supported"), ("chat.tools", "no schema to be enforced: too deep")]:
+        error = from_upstream("FAILED_PRECONDITION", "CAPABILITY_UNSUPPORTED", "", naming=naming, violations=[found])
+        assert (error.param, error.code) == ("tools", "unsupported_parameter")
+    error = from_upstream(
+        "INVALID_ARGUMENT", "INVALID_FIELD", "", naming=naming, violations=[("chat.tools", "too big")]
+    )
+    assert (error.param, error.code) == ("tools", "invalid_value")

@@ -9,7 +9,7 @@ from headrace.v1 import chat_pb2, error_reason_pb2, generation_pb2
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.events import FinishReason
 from service.core.request import Role
-from service.rpc.convert import _ROLES
+from service.rpc.convert_chat import _ROLES
 from service.rpc.status import STATUS_BY_REASON, to_status
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import Reason, ServiceError
-from service.core.request import Chat, ChatMessage, Role
+from service.core.request import Chat, ChatMessage, Role, Tool, ToolCall
 from service.templates import ChatTemplate, TemplateError
 
 HELLO = ChatMessage(role=Role.USER, content="<b>Hé</b>")
@@ -157,3 +157,64 @@ def test_the_start_token_is_found_also_by_its_text() -> None:
 def test_a_template_that_refuses_a_lone_question_is_judged_by_its_source() -> None:
     source = "{{ bos_token }}{{ raise_exception('never') }}"
     assert ChatTemplate(source, origin="t", bos_text="<s>").writes_bos
+
+
+QUADRATIC = "{% for a in messages %}{% for b in messages %}{% endfor %}{% endfor %}{{ messages | length }}"
+LOUD = "{% for m in messages %}{% for n in range(3) %}{{ m.content }}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "messages"), [(QUADRATIC, (HELLO,) * 1100), (LOUD, (ChatMessage(role=Role.USER, content="x" * 2**23),))]
+)
+@pytest.mark.parametrize(
+    "extras", [{}, {"tools": (Tool(name="f"),)}, {"template_args": {"a": 1}, "tools": (Tool(name="f"),)}]
+)
+def test_messages_that_make_a_template_loop_or_write_too_much_are_to_blame(
+    source: str, messages: tuple[ChatMessage, ...], extras: dict[str, Any]
+) -> None:
+    with pytest.raises(ServiceError) as caught:
+        ChatTemplate(source, origin="t").render(Chat(messages=messages, **extras))
+    assert [violation.field for violation in caught.value.violations] == ["chat.messages"]
+
+
+def test_of_tools_and_arguments_the_one_that_makes_a_template_fail_is_to_blame() -> None:
+    source = "{{ n + 1 if n is defined }}{{ tools[0].function.missing.deeper if tools }}"
+    tools = (Tool(name="f"),)
+    for args, given, field in [
+        ({"n": "x"}, (), "chat.template_args"),
+        ({"n": 1}, tools, "chat.tools"),
+        ({"other": 1}, tools, "chat.tools"),
+    ]:
+        with pytest.raises(ServiceError) as caught:
+            ChatTemplate(source, origin="t").render(Chat(messages=(HELLO,), template_args=args, tools=given))
+        assert [violation.field for violation in caught.value.violations] == [field]
+
+
+def test_a_template_that_fails_on_the_messages_alone_does_not_blame_the_tools() -> None:
+    source = "{{ messages[1].missing.deeper if messages | length > 1 }}"
+    with pytest.raises(ServiceError) as caught:
+        ChatTemplate(source, origin="t").render(Chat(messages=(HELLO, HELLO), tools=(Tool(name="f"),)))
+    assert caught.value.reason is Reason.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "arguments", [r'{"a":"\ud800"}', r'{"\udc00":[{"b":"x\ud800y"}]}', r'{"a":"\ud83d"}', r'{"a":"\udc00\ud800"}']
+)
+def test_half_a_character_in_the_arguments_of_a_call_becomes_a_replacement_character(arguments: str) -> None:
+    call = ToolCall(id="c", name="f", arguments=arguments)
+    chat = Chat(messages=(HELLO, ChatMessage(role=Role.ASSISTANT, content="", tool_calls=(call,))))
+    source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}"
+    rendered = ChatTemplate(source + "{% endfor %}{% endfor %}", origin="t").render(chat)
+    assert rendered.encode().decode() == rendered
+    assert rendered.count("\ufffd") == arguments.count(r"\u")
+
+
+def test_a_whole_character_written_as_its_halves_stays_whole() -> None:
+    call = ToolCall(id="c", name="f", arguments=r'{"a":"\ud83d\ude00","b":"\ud800"}')
+    chat = Chat(messages=(ChatMessage(role=Role.ASSISTANT, content="", tool_calls=(call,)),))
+    source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    assert ChatTemplate(source, origin="t").render(chat) == '{"a": "😀", "b": "\ufffd"}'
+
+
+def test_a_template_cannot_make_half_a_character() -> None:
+    assert render("{{ '%c' | format(55296) }}x") == "\ufffdx"

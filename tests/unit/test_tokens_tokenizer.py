@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from service.tokens import JsonTokenizer, TokenCodec, TokenizerError
 from tests.support.small_tokenizers import byte_level, sentencepiece
@@ -192,3 +192,39 @@ def test_a_tokenizer_without_a_decoder_is_refused(saved: Callable[[Tokenizer], P
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"missing\.json cannot be read"):
         TokenCodec(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma", "llama2"])
+@given(text=st.text(st.characters(codec="utf-8"), max_size=200))
+@example(text=" " * 200)
+@example(text="▁" * 200)
+@example(text="<|endoftext|>" * 20)
+@example(text="<end_of_turn>" * 20)
+def test_no_token_stands_for_more_of_a_text_than_the_longest(
+    request: pytest.FixtureRequest, kind: str, text: str
+) -> None:
+    codec: TokenCodec = request.getfixturevalue(kind)
+    assert codec.longest_token_bytes is not None
+    assert codec.count(text, add_special_tokens=False) * codec.longest_token_bytes >= len(text.encode())
+
+
+def test_composing_accents_is_reckoned_with(saved: Callable[[Tokenizer], Path]) -> None:
+    composing = byte_level()
+    plain = TokenCodec(saved(composing)).longest_token_bytes
+    composing.normalizer = normalizers.NFC()
+    assert plain is not None
+    assert TokenCodec(saved(composing)).longest_token_bytes == 4 * plain
+
+
+def test_a_tokenizer_that_can_lose_text_has_no_longest_token(saved: Callable[[Tokenizer], Path]) -> None:
+    lower, dropping, stripped = byte_level(), byte_level(), byte_level()
+    lower.normalizer = normalizers.Lowercase()
+    dropping.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    stripped.normalizer = normalizers.Replace("  ", " ")
+    words = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
+    words.decoder = decoders.ByteLevel()
+    found = [TokenCodec(saved(one)).longest_token_bytes for one in (lower, dropping, stripped, words)]
+    assert found == [None] * 4
+    assert JsonTokenizer(saved(byte_level())).longest_token_bytes is None

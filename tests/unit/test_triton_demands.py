@@ -97,3 +97,4 @@ def test_a_contract_takes_what_it_claims_and_refuses_the_rest_by_name(
         contract.request(REQUESTS[feature], facts)
     assert caught.value.reason is Reason.CAPABILITY_UNSUPPORTED
     assert caught.value.metadata == {"capability": feature.value}
+    assert [violation.field for violation in caught.value.violations] == [feature.value]

@@ -132,3 +132,39 @@ def test_an_end_user_is_bounded() -> None:
 
     assert end_user(512) == []
     assert end_user(514) == ["end_user"]
+
+
+@pytest.mark.parametrize("kind", ["string", None, 3, ["object", "null"], {}, "Object", []])
+def test_parameters_of_another_type_than_object_are_refused(kind: Any) -> None:
+    tools = (TOOL, Tool(name="a", parameters=json.dumps({"type": kind})))
+    assert fields(tools=tools) == ["chat.tools[1].function.parameters_json_schema"]
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": "object"}, {"type": ["object"]}, {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}]
+)
+def test_parameters_without_a_type_are_objects(schema: dict[str, Any]) -> None:
+    assert fields(tools=(Tool(name="a", parameters=json.dumps(schema)),)) == []
+
+
+def test_parameters_with_half_a_character_name_their_tool() -> None:
+    tools = (TOOL, Tool(name="a", parameters=r'{"type":"object","description":"\ud800"}'))
+    assert fields(tools=tools) == ["chat.tools[1].function.parameters_json_schema"]
+
+
+def test_the_arguments_of_all_calls_are_bounded_in_all() -> None:
+    def calling(sizes: list[int]) -> list[str]:
+        calls = tuple(ToolCall(id="c", name="f", arguments="é" * (size // 2)) for size in sizes)
+        half = len(calls) // 2
+        return fields(
+            ChatMessage(role=Role.ASSISTANT, content="", tool_calls=calls[:half]),
+            ChatMessage(role=Role.ASSISTANT, content="", tool_calls=calls[half:]),
+        )
+
+    assert calling([512 * 1024] * 2) == []
+    assert calling([512 * 1024, 512 * 1024 + 2]) == ["chat.messages"]
+
+
+def test_not_every_one_of_half_a_million_faults_is_named() -> None:
+    message = ChatMessage(role=Role.ASSISTANT, content="", tool_calls=(ToolCall(id="", name="", arguments=""),) * 128)
+    assert len(fields(*(message,) * 4096)) == 1000

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pydantic import ValidationError
-
+from gateway.openai.bodies import BodySchema
 from gateway.openai.errors import Naming
 from gateway.openai.fields import served_tiers
-from gateway.openai.problems import error_from_validation
 from gateway.openai.requests import COMMON_NAMES, Endpoint, GenerationCall
 from gateway.openai.responses.request import ResponseRequest
 from gateway.openai.responses.tools import ToolOffer
 from gateway.openai.responses.turns import Conversation
-from gateway.openai.structure import check_structure
 
 __all__ = ["ResponseNaming", "ResponsesCall", "parse"]
 
@@ -60,13 +57,12 @@ class ResponseNaming(Naming):
         return self.conversation.json_name(path) or Naming.json_name(self, path)
 
 
+_RESPONSE: Final = BodySchema(ResponseRequest)
+
+
 def parse(body: bytes) -> ResponsesCall:
     """Return what `body` asks for; ApiError (400) that names every problem if it is not a valid request."""
-    check_structure(body)
-    try:
-        asked = ResponseRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise error_from_validation(error) from None
+    asked = _RESPONSE.read(body)
     tools = ToolOffer(asked.tools or (), asked.tool_choice)
     request, conversation = asked.to_proto(tools)
     tier = served_tiers[asked.service_tier or "auto"]

@@ -103,8 +103,8 @@ class ReasoningItem(RequestModel):
     """Reasoning of an earlier turn, for templates that use it. A summary stands in where the text is missing."""
 
     type: Literal["reasoning"]
-    summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
-    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = None
+    summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     encrypted_content: str | None = None
 
     @field_validator("encrypted_content")
@@ -165,6 +165,7 @@ _Item = Annotated[
     Discriminator(_item_kind),
 ]
 Input = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[_Item], Field(min_length=1, max_length=MAX_ITEMS), Tag("<parts>")],
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[_Item], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True), Tag("<parts>")],
     Discriminator(_content_kind),
 ]

@@ -94,9 +94,6 @@ class OutputReader(GenerationReader):
 
     def _begin(self, kind: Kind, frames: list[str]) -> OutputItem:
         self._end("completed", frames)
-        if kind != "message":
-            # Marks of reasoning and calls have tokens, and no text in the answer.
-            self._held.clear()
         self.has_output = True
         self._open = OutputItem(kind=kind, index=len(self.items), generation_id=self.generation_id)
         self.items.append(self._open)

@@ -62,7 +62,7 @@ class ResponseRequest(TemplateFields, GenerationFields):
     )
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = Field(default=None, description="False ends the turn with the first call.")
     truncation: Literal["disabled"] | None = None

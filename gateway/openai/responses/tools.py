@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from gateway.openai.base import RequestModel
-from gateway.openai.json_values import ObjectText
+from gateway.openai.json_values import ToolSchemaText
 from gateway.openai.parameters import Hint
 from gateway.openai.responses.options import ascii_text
 from gateway.openai.tools import MAX_TOOLS, ToolName
@@ -42,7 +42,7 @@ class ResponseTool(RequestModel):
     type: _Function
     name: ToolName
     description: str | None = None
-    parameters: ObjectText | None = Field(default=None, description="JSON Schema of the arguments.")
+    parameters: ToolSchemaText | None = Field(default=None, description="JSON Schema of the arguments.")
     strict: bool | None = Field(
         default=None, description="The arguments follow the schema; they do where tool_choice forces the call."
     )
@@ -78,7 +78,7 @@ class AllowedFunctions(RequestModel):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ChosenFunction], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[ChosenFunction], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 def _choice_kind(value: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from service.backends.base import BackendInfo, EngineItem, EngineRequest, Feature, Health
+from service.backends.llamacpp.counting import PromptCounter
 from service.backends.llamacpp.engine import Engine, ModelFacts
 from service.backends.llamacpp.gguf import GgufError, GgufHead, read_gguf_head
 from service.backends.llamacpp.guard import ConstraintGuard
@@ -52,7 +53,6 @@ FEATURES: Final = frozenset(
 )
 # Running requests end within one engine step of a cancellation.
 _CLOSE_TIMEOUT_S: Final = 10.0
-_COUNT_TIMEOUT_S: Final = 10.0
 
 _T = TypeVar("_T")
 
@@ -131,19 +131,11 @@ class LlamaCppBackend:
         return Health.READY if is_answering else Health.UNAVAILABLE
 
     async def count_tokens(self, prompt: str, *, add_special_tokens: bool) -> int | None:
-        """Return the prompt's length in tokens; None if the engine does not answer within 10 s."""
-        engine = self._engine
-        if engine is None or self._is_closed:
-            return None
-        try:
-            async with asyncio.timeout(_COUNT_TIMEOUT_S):
-                ids = await asyncio.get_running_loop().run_in_executor(
-                    self._counting,
-                    lambda: engine.tokenize(prompt, add_special_tokens=add_special_tokens, timeout_s=_COUNT_TIMEOUT_S),
-                )
-        except (OSError, ValueError):
-            return None
-        return len(ids)
+        """Return the prompt's length in tokens (see `PromptCounter.count`)."""
+        if self._engine is None or self._is_closed:
+            raise ServiceError(Reason.BACKEND_UNAVAILABLE, "The engine is not running.")
+        counter = PromptCounter(self._engine, self._counting, context_tokens=self.info.max_context_tokens)
+        return await counter.count(prompt, add_special_tokens=add_special_tokens)
 
     @property
     def tokenizer(self) -> LlamaCppTokenizer | None:
@@ -220,4 +212,5 @@ def _info(options: LlamaCppOptions, path: Path, head: GgufHead, facts: ModelFact
         bos_text=facts.bos_text,
         eos_text=facts.eos_text,
         control_texts=head.control_texts,
+        longest_token_bytes=head.longest_token_bytes,
     )

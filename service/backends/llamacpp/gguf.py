@@ -20,9 +20,13 @@ _ARRAY: Final = 9
 # Value types of the format, by number: struct code of one value.
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _CHAT_TEMPLATE: Final = "tokenizer.chat_template"
+_TOKENIZER: Final = "tokenizer.ggml.model"
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _TOKEN_TYPES: Final = "tokenizer.ggml.token_type"
 _CONTROL: Final = 3
+# Tokenizers (SentencePiece, byte-level BPE) that spell every byte of a text. Others drop some, or take
+# a word of any length for one unknown token.
+_LOSSLESS: Final = (b"llama", b"gpt2")
 # More than any real file has; a damaged count must not become a long loop.
 _MAX_ENTRIES: Final = 100_000
 _MAX_ITEMS: Final = 10_000_000
@@ -34,11 +38,16 @@ class GgufError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHead:
-    """`chat_template` is the file's own, or None. `control_texts` are the texts of its control tokens."""
+    """`chat_template` is the file's own, or None. `control_texts` are the texts of its control tokens.
+
+    No token stands for more than `longest_token_bytes` of a text; None for a
+    tokenizer of which that cannot be said.
+    """
 
     chat_template: str | None
     control_texts: tuple[str, ...]
     control_ids: frozenset[int] = frozenset()
+    longest_token_bytes: int | None = None
 
 
 def read_gguf_head(path: Path) -> GgufHead:
@@ -75,7 +84,7 @@ class _Reader:
         found: dict[str, Any] = {}
         for _ in range(entries):
             key = self._text().decode()
-            value = self._value(self._scalar("I"), keep=key in (_CHAT_TEMPLATE, _TOKENS, _TOKEN_TYPES))
+            value = self._value(self._scalar("I"), keep=key in (_CHAT_TEMPLATE, _TOKENIZER, _TOKENS, _TOKEN_TYPES))
             if value is not None:
                 found[key] = value
         template = found.get(_CHAT_TEMPLATE)
@@ -88,6 +97,8 @@ class _Reader:
                 if kind == _CONTROL and token
             ),
             control_ids=frozenset(number for number, kind in enumerate(types) if kind == _CONTROL),
+            # In the file a space or a byte may have two or three bytes: that is on the safe side.
+            longest_token_bytes=max(map(len, tokens), default=None) if found.get(_TOKENIZER) in _LOSSLESS else None,
         )
 
     def _value(self, kind: int, *, keep: bool) -> Any:

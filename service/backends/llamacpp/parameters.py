@@ -39,8 +39,8 @@ _COPIED: Final = {
 _BRACKETS: Final = re.compile(r"[()]")
 # llama.cpp's parser recurses: 200,000 open brackets overflow its stack and end the process.
 _MAX_NESTING: Final = 500
-# LLGuidance's own member of a schema; a caller's is replaced, for it could switch checks off. White space as JSON is mostly written, on one line: left free, small models
-# write it for ever where a brace should be.
+# LLGuidance's own member of a schema; a caller's is replaced, for it could switch checks off. White space as JSON is
+# mostly written, on one line: left free, small models write it for ever where a brace should be.
 _ONE_LINE: Final = {
     "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
 }
