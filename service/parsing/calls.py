@@ -205,8 +205,9 @@ class CallParser:
         written = self._writer.written
         start, at = at, call.feed(text, at)
         rest = len(text) - at
-        # The tail may become text.
-        self._writer.place(written, rest + len(call.tail))
+        if self._writer.written > written:
+            # The tail may become text.
+            self._writer.place(written, rest + len(call.tail))
         if call.is_begun:
             self._held.clear()
         else:

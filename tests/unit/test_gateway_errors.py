@@ -144,7 +144,14 @@ def test_a_missing_member_is_told_in_openais_words() -> None:
                 "(90 in the messages, 20 in the completion). Please reduce the length of the messages or completion."
             ),
         ),
-        ({"maxContextTokens": "100"}, "It does not fit."),
+        (
+            {"maxContextTokens": "100"},
+            (
+                "This model's maximum context length is 100 tokens. However, your messages resulted in more tokens. "
+                "Please reduce the length of the messages."
+            ),
+        ),
+        ({"promptTokens": "145"}, "It does not fit."),
         ({"maxContextTokens": "100", "promptTokens": "many"}, "It does not fit."),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -140,3 +141,26 @@ def test_a_long_piece_has_its_tokens_in_its_first_delta_and_all_of_its_text() ->
     deltas = told(choice(ToolFormat.HERMES), [text.encode()])
     assert (text_of(deltas), [delta.token_ids for delta in deltas if delta.token_ids]) == (text, [(0,)])
     assert len(deltas) > 1
+
+
+@pytest.mark.parametrize(
+    ("begin", "word"),
+    [
+        ('<tool_call>{"name": "add", "arguments": {"a": "', " word"),
+        ('<tool_call>{"name": "add", "note": "', " word"),
+        ('<tool_call>{"arguments": {"a": "', " word"),
+        ('<tool_call>{"name": "add"}', "}"),
+        ('<tool_call>{"name": "add"} oops', "} <"),
+        ("", "<tool"),
+        ("", " "),
+    ],
+)
+def test_cost_is_linear_in_the_length_of_an_answer(begin: str, word: str) -> None:
+    def run_s(count: int) -> float:
+        tokens = [begin.encode(), *[word.encode()] * count]
+        started = time.process_time()
+        told(choice(ToolFormat.HERMES), tokens)
+        return time.process_time() - started
+
+    run_s(500)
+    assert min(run_s(10_000) for _ in range(3)) < 8 * min(run_s(2500) for _ in range(3))

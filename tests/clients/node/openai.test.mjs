@@ -1,0 +1,3 @@
+// OpenAI's package for Node, in one process.
+import "./openai_chat.mjs";
+import "./openai_tools.mjs";
