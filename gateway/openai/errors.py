@@ -223,9 +223,11 @@ def _word(naming: Naming, path: str, description: str, code: str | None) -> _Sen
 def _context_text(prompt: str, metadata: Mapping[str, str]) -> str | None:
     """Return OpenAI's sentence about a full context window; None if the numbers for it are not known."""
     limit, got, wanted = (metadata.get(key) for key in ("maxContextTokens", "promptTokens", "requestedOutputTokens"))
-    if limit is None or got is None or not all(number is None or number.isdigit() for number in (got, wanted)):
+    if limit is None or not all(number is None or number.isdigit() for number in (got, wanted)):
         return None
     start = f"This model's maximum context length is {limit} tokens. However, "
+    if got is None:  # a prompt far too long is not counted to its end; clients know the sentence by its start
+        return f"{start}your {prompt} resulted in more tokens. Please reduce the length of the {prompt}."
     if wanted is None:
         return f"{start}your {prompt} resulted in {got} tokens. Please reduce the length of the {prompt}."
     return (

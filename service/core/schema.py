@@ -33,8 +33,8 @@ def schema_violations(where: str, source: str) -> list[Violation]:
         return [Violation(where, str(error))]
     except ValueError as error:
         return [Violation(where, f"is not JSON: {error}")]
-    if not isinstance(schema, (dict, bool)):
-        return [Violation(where, "must be a JSON object or a boolean")]
+    if not isinstance(schema, dict):
+        return [Violation(where, "must be a JSON object")]
     return _inside(where, schema)
 
 

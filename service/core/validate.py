@@ -57,6 +57,8 @@ def violations(request: GenerationRequest) -> list[Violation]:
     found += _stop(request)
     found += _output(request)
     found += _constraint(request)
+    if request.sampling.ignore_eos and request.constraint is not None:
+        found.append(Violation("sampling.ignore_eos", "cannot be combined with a constraint, which has an end"))
     if request.choice_count < 1:
         found.append(Violation("choice_count", f"must be at least 1, got {request.choice_count}"))
     if request.time_limit_s is not None and request.time_limit_s <= 0:
@@ -145,7 +147,9 @@ def _constraint(request: GenerationRequest) -> list[Violation]:
     if constraint is None or constraint.kind is ConstraintKind.JSON_OBJECT:
         return []
     where = f"constraint.{constraint.kind.value}"
-    if not constraint.source.strip():
+    # A blank is an expression as good as any.
+    source = constraint.source if constraint.kind is ConstraintKind.REGEX else constraint.source.strip()
+    if not source:
         return [Violation(where, "must not be empty")]
     if len(constraint.source.encode()) > MAX_CONSTRAINT_BYTES:
         return [Violation(where, f"must be at most {MAX_CONSTRAINT_BYTES} bytes")]

@@ -22,6 +22,7 @@ __all__ = [
     "blamed_on_tools",
     "call_violations",
     "constraint_of",
+    "is_forced",
     "marks_in_output",
     "missing_for_tools",
     "parser_of",
@@ -57,10 +58,16 @@ def shown_to_template(chat: Chat) -> Chat:
     return chat
 
 
+def is_forced(request: GenerationRequest) -> bool:
+    """Return whether the answer has to be a call."""
+    chat = request.input
+    return isinstance(chat, Chat) and chat.tool_choice is not None and chat.tool_choice.is_forced
+
+
 def constraint_of(request: GenerationRequest) -> Constraint | None:
     """Return what the engine is held to: the request's own constraint, or the shape of a forced call."""
     chat = request.input
-    if not isinstance(chat, Chat) or chat.tool_choice is None or not chat.tool_choice.is_forced:
+    if not isinstance(chat, Chat) or chat.tool_choice is None or not is_forced(request):
         return request.constraint
     return Constraint(
         kind=ConstraintKind.JSON_SCHEMA,

@@ -25,8 +25,8 @@ class Choice:
     so that the log-probs of all text are those of the answer.
     """
 
-    __slots__ = ("_assembler", "_is_in_text", "_seen", "_shows_ids", "_tokens", "number", "output_tokens", "parser",
-                 "raw", "reasoning_tokens")  # fmt: skip
+    __slots__ = ("_assembler", "_is_in_text", "_seen", "_shows_ids", "_tokens", "answer", "number", "output_tokens",
+                 "parser", "raw", "reasoning_tokens")  # fmt: skip
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Choice:
         *,
         shows_ids: bool,
         keeps_raw: bool,
+        keeps_answer: bool,
     ) -> None:
         self.number = number
         self.parser = parser
@@ -43,6 +44,8 @@ class Choice:
         self.reasoning_tokens = 0
         # Kept only where a tokenizer has to count what the engine does not.
         self.raw: list[bytes] | None = [] if keeps_raw else None
+        # Text of the answer so far; kept only where it is held against a constraint.
+        self.answer: list[str] | None = [] if keeps_answer else None
         self._assembler = assembler
         # Stop tokens need the engine's ids, also where nobody asked for them.
         self._shows_ids = shows_ids
@@ -63,11 +66,17 @@ class Choice:
                 self.reasoning_tokens += tokens
         if self.raw is not None:
             self.raw.append(item.data)
-        return self._shown(self._assembler.feed(item.data, item.token_ids, item.logprobs))
+        assembled = self._shown(self._assembler.feed(item.data, item.token_ids, item.logprobs))
+        if self.answer is not None and self.parser is None:
+            self.answer.append(assembled.text)
+        return assembled
 
     def flush(self) -> Assembled:
         """Return what was held back, because the engine ended."""
-        return self._shown(self._assembler.flush())
+        assembled = self._shown(self._assembler.flush())
+        if self.answer is not None and self.parser is None:
+            self.answer.append(assembled.text)
+        return assembled
 
     def deltas(self, assembled: Assembled, *, is_last: bool = False) -> list[Delta]:
         """Return what a reader gets of `assembled`: parsed, in events of a bounded size."""
@@ -77,6 +86,8 @@ class Choice:
         pieces = self.parser.feed(assembled.text) if assembled.text else []
         if is_last:
             pieces = [*pieces, *self.parser.flush()]
+        if self.answer is not None:
+            self.answer += [piece.text for piece in pieces]
         if assembled.details or self._tokens:
             return self._with_tokens(pieces, assembled, is_last=is_last)
         return [delta for piece in pieces for delta in _cut(self.number, piece)]

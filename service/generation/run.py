@@ -15,13 +15,14 @@ from service.backends.base import EngineFinish, EngineFinished, EngineItem, Engi
 from service.catalog.model import Model
 from service.core.assembly import MAX_DELTA_CHARS, Assembled, TextAssembler
 from service.core.deadline import Deadline
-from service.core.errors import ServiceError
+from service.core.errors import Reason, ServiceError
 from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Started, Usage
 from service.core.request import GenerationRequest, Priority
 from service.core.timing import StreamClock
-from service.generation.calls import blamed_on_tools, parser_of, tells_reasoning_apart
+from service.generation.calls import blamed_on_tools, is_forced, parser_of, tells_reasoning_apart
 from service.generation.choice import Choice
 from service.generation.fit import fit
+from service.generation.kept import is_broken, is_checked
 from service.generation.runs import open_runs
 from service.generation.watch import Cause, Phase, Watch
 from service.telemetry.trace import GenerationTrace
@@ -122,8 +123,12 @@ class Generation:
                     elif isinstance(item, EngineFinished):
                         if item.output_tokens is None:
                             await self._count_ahead(choice)
-                        reason = self._settle(choice, item)
-                        for event in self._finish(choice, self._choices[choice].flush(), reason):
+                        reason, state = self._settle(choice, item), self._choices[choice]
+                        rest = state.flush()
+                        events = self._finish(choice, rest, reason)
+                        if reason is FinishReason.STOP and not rest.is_stopped:
+                            self._check_kept(state)
+                        for event in events:
                             yield event
                 if self._choices:
                     await runs.aclose()
@@ -153,6 +158,7 @@ class Generation:
             parser_of(self.request, self.model, request.prompt),
             shows_ids=self.request.output.token_ids,
             keeps_raw=self.model.tokenizer is not None,
+            keeps_answer=is_checked(self.request),
         )
 
     def _started(self, item: EngineItem, request: EngineRequest) -> Started:
@@ -160,6 +166,16 @@ class Generation:
             self.usage = Usage(prompt_tokens=item.prompt_tokens, cached_prompt_tokens=item.cached_prompt_tokens)
             self.clock.engine_queue_s = item.queue_s or 0.0
         return Started(prompt_tokens=self.usage.prompt_tokens, seed=request.sampling.seed or 0)
+
+    def _check_kept(self, state: Choice) -> None:
+        """Raise BACKEND_ERROR if an answer that its model ended is not what the engine was held to."""
+        constraint = self.request.constraint
+        if constraint is not None and state.answer is not None:
+            is_kept = not is_broken(constraint, "".join(state.answer))
+        else:
+            is_kept = not is_forced(self.request) or (state.parser is not None and bool(state.parser.calls))
+        if not is_kept:
+            raise ServiceError(Reason.BACKEND_ERROR, "The engine did not keep to what the answer has to look like.")
 
     def _is_full(self, state: Choice) -> bool:
         """Return whether what comes next is above the limit: an engine that ignores it is cut here."""

@@ -366,3 +366,32 @@ async def test_a_schema_of_a_forced_call_that_cannot_be_enforced_is_blamed_on_th
     async with running_service(model) as service:
         failure = await service.failure(ask("x", WEATHER, chat={"tool_choice": REQUIRED}))
         assert (failure.fields, failure.error.details()) == (["chat.tools"], "chat.tools: cannot be enforced")
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        (
+            '{"a": 1} Paris',
+            {"constraint": sampling_pb2.OutputConstraint(json_object=sampling_pb2.JsonObjectConstraint())},
+        ),
+        ('{"a": 1', {"constraint": sampling_pb2.OutputConstraint(json_schema="{}")}),
+        ("I will not call.", {"chat": {"tool_choice": REQUIRED}}),
+    ],
+)
+async def test_an_engine_that_drops_its_constraint_is_found_out(
+    tools: RunningService, text: str, members: dict[str, Any]
+) -> None:
+    offered = [WEATHER] if "chat" in members else []
+    failure = await tools.failure(ask(text, *offered, model="guided", **members))
+    assert failure.info.reason == "BACKEND_ERROR"
+    limit = sampling_pb2.SamplingParams(max_output_tokens=2)  # a cut answer is cut, and says so
+    got = await read(tools, ask(text, *offered, model="guided", sampling=limit, **members))
+    assert got.reason == generation_pb2.FINISH_REASON_LENGTH
+
+
+async def test_going_on_for_ever_contradicts_a_constraint(tools: RunningService) -> None:
+    constraint = sampling_pb2.OutputConstraint(json_schema="{}")
+    endless = sampling_pb2.SamplingParams(ignore_eos=True)
+    failure = await tools.failure(ask("x", model="guided", constraint=constraint, sampling=endless))
+    assert failure.fields == ["sampling.ignore_eos"]

@@ -41,7 +41,7 @@ def test_what_engines_cannot_read_is_refused_by_name(source: str, description: s
         '{"maximum": 1.7976931348623157e308, "minimum": 1e-999}',
         '{"maximum": 1' + "0" * 308 + "}",
         '{"const": -9007199254740993}',
-        "true",
+        "{}",
     ],
 )
 def test_what_they_can_read_is_taken(source: str) -> None:
