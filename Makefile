@@ -17,7 +17,7 @@ CLIENTS_PIP := .venv-clients/bin/python -m pip install --quiet --disable-pip-ver
 NODE_CLIENTS := tests/clients/node
 INPUTS := pyproject.toml clients/python/pyproject.toml constraints.txt
 
-.PHONY: help run test clients clients-prerequisites check format proto docs fuzz bench triton clean
+.PHONY: help run test clients clients-install clients-prerequisites check format proto docs fuzz bench triton clean
 
 help: ## This list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,8 +43,14 @@ run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080
 triton: ## A real Triton on the CPU with the models of deploy/triton, on port 8001. CONTRACT=ensemble, bls, raw, llmapi, vllm or all.
 	@scripts/triton/serve $(if $(CONTRACT),--contract $(CONTRACT))
 
-test: .venv/.dev ## Every test. ARGS="..." goes to pytest.
+# Unit and contract tests mostly wait, and share nothing: several at once. The others start engines, and have the machine alone.
+test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
+ifeq ($(ARGS),)
+	@$(BIN)/python -m pytest --numprocesses=3 tests/unit tests/contract
+	@$(BIN)/python -m pytest tests/integration tests/e2e
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 clients-prerequisites:
 	@scripts/clients/prerequisites
@@ -61,7 +67,9 @@ $(NODE_CLIENTS)/node_modules/.made: $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)
 	@npm ci --prefix $(NODE_CLIENTS) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-clients: clients-prerequisites .venv/.run .venv-clients/.made $(NODE_CLIENTS)/node_modules/.made ## Clients that nobody here wrote against a live gateway. ARGS="..." goes to pytest.
+clients-install: clients-prerequisites .venv-clients/.made $(NODE_CLIENTS)/node_modules/.made
+
+clients: .venv/.run clients-install ## Clients that nobody here wrote against a live gateway. ARGS="..." goes to pytest.
 	@SERVER_PYTHON=$(CURDIR)/$(BIN)/python .venv-clients/bin/python -m pytest --config-file=tests/clients/pytest.ini --rootdir=. --confcutdir=tests/clients $(ARGS)
 
 check: .venv/.dev ## Lint, types, import rules, contract, generated code.

@@ -27,10 +27,11 @@ from gateway.openai.errors import ApiError
 from gateway.openai.models import model_document, model_list_document
 from gateway.openai.requests import Endpoint, GenerationCall, parse
 from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
-from gateway.openapi import error_responses, generation_operation, install_openapi, json_operation
+from gateway.openapi import generation_operation, install_openapi, json_operation, short_operation
 from gateway.outermost import OutermostLayer
 from gateway.refusals import on_api_error, on_bug, on_http_exception, unknown_url
 from gateway.responses import add_responses
+from gateway.short_calls import short_call_options
 from gateway.telemetry import GatewayTelemetry
 from gateway.timeouts import timeout_s
 from gateway.upstream import Upstream
@@ -163,22 +164,19 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         """Return the text of token ids."""
         return await tokens.detokenize(request, gateway.settings, gateway.generations.upstream)
 
-    @api.get("/v1/models", tags=["models"], response_model=documents.ModelList, responses=error_responses(503, 504))
-    async def list_models() -> Response:
+    @api.get("/v1/models", tags=["models"], **short_operation(documents.ModelList, 400, 503, 504))
+    async def list_models(request: Request) -> Response:
         """List the models of the service."""
-        return JSONResponse(model_list_document(await gateway.generations.upstream.list_models()))
+        options = short_call_options(request, gateway.settings)
+        return JSONResponse(model_list_document(await gateway.generations.upstream.list_models(options)))
 
-    @api.get(
-        "/v1/models/{model:path}",
-        tags=["models"],
-        response_model=documents.Model,
-        responses=error_responses(404, 503, 504),
-    )
+    @api.get("/v1/models/{model:path}", tags=["models"], **short_operation(documents.Model, 400, 404, 503, 504))
     async def get_model(model: str, request: Request) -> Response:
         """Get one model by id or alias; ids may contain slashes."""
         if not model:
             raise unknown_url(request)
-        return JSONResponse(model_document(await gateway.generations.upstream.get_model(model)))
+        options = short_call_options(request, gateway.settings)
+        return JSONResponse(model_document(await gateway.generations.upstream.get_model(model, options)))
 
     @api.get("/", include_in_schema=False)
     async def index() -> Response:

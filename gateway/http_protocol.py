@@ -21,7 +21,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.http_cycle import Cycle, Flow, OldCycle
-from gateway.http_refusal import MAX_HEAD_BYTES, head_too_large, response_bytes
+from gateway.http_refusal import MAX_HEAD_BYTES, check_host, head_too_large, response_bytes
 from gateway.openai.errors import ApiError, invalid_request
 
 __all__ = ["ABORT", "BoundedProtocol", "protocol_class"]
@@ -118,11 +118,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_reading_head = False
         self._field_bytes = self._loose_bytes = 0
         self._stop_timer()
+        version = self.parser.get_http_version()
+        check_host(self.headers, version)
+        method = self.parser.get_method().decode("ascii")
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
-        version = self.parser.get_http_version()
         self.scope |= {
-            "method": self.parser.get_method().decode("ascii"),
+            "method": method,
             "http_version": version,
             "path": self.root_path + (urllib.parse.unquote(path) if "%" in path else path),
             "raw_path": self.root_path.encode("ascii") + url.path,
@@ -213,8 +215,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._ignore_upgrade(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError as error:
-            is_too_large = isinstance(error.__context__, _HeadTooLargeError)
-            self._refuse(head_too_large() if is_too_large else invalid_request("Invalid HTTP request received."))
+            problem = error.__context__
+            if not isinstance(problem, ApiError):
+                problem = invalid_request("Invalid HTTP request received.")
+            self._refuse(problem)
             return
         if self._is_reading_head:
             # Of the piece in which a head begins, its fields are what is known.
@@ -232,17 +236,21 @@ class BoundedProtocol(HttpToolsProtocol):
         # One piece may hold more than a head may have.
         self._field_bytes += size
         if self._field_bytes > MAX_HEAD_BYTES:
-            raise _HeadTooLargeError
+            raise head_too_large()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Serve the request as if it had not offered another protocol (RFC 9110 7.8); the parser cannot."""
+        """Serve the request as if it had not offered another protocol (RFC 9110 7.8); its parser cannot."""
         self._is_upgrade = False
-        method = self.parser.get_method()
+        offered = self.parser
+        method = offered.get_method()
         if method == b"CONNECT":
             self._refuse(invalid_request("CONNECT requests are not accepted."))
             return
         lines = b"".join(b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade")
-        version = self.parser.get_http_version().encode("ascii")
+        version = offered.get_http_version().encode("ascii")
+        # The parser of a connection that ends with its first request takes no second one.
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._feed(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, lines, rest))
 
     def _refuse(self, error: ApiError) -> None:
@@ -295,10 +303,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class _HeadTooLargeError(Exception):
-    pass
 
 
 def protocol_class(send_timeout_s: float) -> type[BoundedProtocol]:

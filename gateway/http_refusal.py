@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.exchange import request_id_from
 from gateway.openai.errors import ApiError, invalid_request
 
-__all__ = ["MAX_HEAD_BYTES", "head_too_large", "response_bytes"]
+__all__ = ["MAX_HEAD_BYTES", "check_host", "head_too_large", "response_bytes"]
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 
@@ -19,6 +20,13 @@ def head_too_large() -> ApiError:
         code="request_header_fields_too_large",
         http_status=431,
     )
+
+
+def check_host(headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
+    """ApiError unless a request names its host as it has to (RFC 9112 3.2): once, or in HTTP/1.0 at most once."""
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (hosts == 0 and version != "1.0"):
+        raise invalid_request("A request has to have one 'Host' header field.")
 
 
 def response_bytes(error: ApiError) -> bytes:

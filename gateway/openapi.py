@@ -23,7 +23,7 @@ from gateway.openai.responses.request import ResponseRequest
 from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.timeouts import REQUEST_TIMEOUT
 
-__all__ = ["error_responses", "generation_operation", "install_openapi", "json_operation"]
+__all__ = ["error_responses", "generation_operation", "install_openapi", "json_operation", "short_operation"]
 
 _REF: Final = "#/components/schemas/"
 _NAME: Final = re.compile(f'"{_REF}([^"]+)"')
@@ -67,6 +67,14 @@ _EXAMPLES: Final[dict[type[BaseModel], dict[str, object]]] = {
 Json = dict[str, Any]
 
 _STRING: Final = {"type": "string"}
+_TIMEOUT: Final[Json] = {
+    "name": "Request-Timeout-Ms",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "integer", "minimum": 1},
+    "description": "Deadline of the request in milliseconds.",
+}
+assert _TIMEOUT["name"].lower() == REQUEST_TIMEOUT
 _DONE: Final = "[DONE]"
 
 
@@ -84,9 +92,10 @@ def generation_operation(
     data = [{"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": documents_of}}]
     if last == _DONE:
         data.append({"const": last})
+    # Only OpenAPI 3.2 has a word of its own for the schema of one event.
     stream = {
-        "itemSchema": {
-            "description": f"Server-sent events; the data of each is one {chunk.__name__}, the last is {last}. "
+        "schema": {
+            "description": f"Each server-sent event; the data of each is one {chunk.__name__}, the last is {last}. "
             "A failure on the way is told by the last event. Comment lines keep the connection alive.",
             "type": "object",
             "properties": {"data": {"anyOf": data}, "event": _STRING, "id": _STRING},
@@ -105,15 +114,16 @@ def json_operation(request: type[BaseModel], answer: type[BaseModel]) -> Json:
     return _posted(request, {"description": "The answer.", "content": _json(answer.__name__)})
 
 
-def _posted(request: type[BaseModel], success: Json) -> Json:
-    timeout = {
-        "name": "Request-Timeout-Ms",
-        "in": "header",
-        "required": False,
-        "schema": {"type": "integer", "minimum": 1},
-        "description": "Deadline of the request in milliseconds.",
+def short_operation(answer: type[BaseModel], *statuses: int) -> Json:
+    """Return keywords for the route of a GET whose errors may have these statuses."""
+    return {
+        "response_model": answer,
+        "responses": error_responses(*statuses),
+        "openapi_extra": {"parameters": [_TIMEOUT]},
     }
-    assert timeout["name"].lower() == REQUEST_TIMEOUT  # type: ignore[attr-defined]
+
+
+def _posted(request: type[BaseModel], success: Json) -> Json:
     return {
         "responses": {200: success, **error_responses(*_ERRORS)},
         "openapi_extra": {
@@ -126,7 +136,7 @@ def _posted(request: type[BaseModel], success: Json) -> Json:
                     }
                 },
             },
-            "parameters": [timeout],
+            "parameters": [_TIMEOUT],
         },
     }
 

@@ -20,6 +20,8 @@ from gateway.openai.errors import ApiError, internal, invalid_request
 __all__ = ["on_api_error", "on_bug", "on_http_exception", "unknown_url"]
 
 _OPTIONS: Final = "OPTIONS"
+# The path of `OPTIONS *` (RFC 9110 9.3.7), which asks about no resource.
+_WHOLE_SERVER: Final = "*"
 
 
 def on_api_error(request: Request, error: Exception) -> Response:
@@ -47,6 +49,8 @@ def on_http_exception(request: Request, problem: Exception) -> Response:
         )
         response.headers.update(headers)
         return response
+    if request.method == _OPTIONS and request.scope["path"] == _WHOLE_SERVER:
+        return Response(status_code=204, headers={"allow": "GET, HEAD, OPTIONS, POST"})
     if problem.status_code == 404:
         return on_api_error(request, unknown_url(request))
     return on_api_error(request, invalid_request(str(problem.detail), http_status=problem.status_code))

@@ -7,10 +7,9 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.body import read_json_body
 from gateway.config import GatewaySettings
-from gateway.exchange import exchange_of
 from gateway.openai.tokenize import parse_detokenize, parse_tokenize, tokenize_document
-from gateway.timeouts import timeout_s
-from gateway.upstream import CallOptions, Upstream, metadata_from
+from gateway.short_calls import short_call_options
+from gateway.upstream import CallOptions, Upstream
 
 __all__ = ["detokenize", "tokenize"]
 
@@ -32,10 +31,8 @@ async def detokenize(request: Request, settings: GatewaySettings, upstream: Upst
 
 
 async def _accept(request: Request, settings: GatewaySettings) -> tuple[CallOptions, bytes]:
-    limit_s = timeout_s(request.headers, default_s=settings.unary_timeout_s, max_s=settings.max_timeout_s)
+    options = short_call_options(request, settings)
     body = await read_json_body(
         request.headers, request.receive, limit_bytes=settings.body_limit_bytes, timeout_s=settings.body_timeout_s
     )
-    exchange = exchange_of(request.scope)
-    metadata = metadata_from(request.headers, exchange.request_id)
-    return CallOptions(timeout_s=limit_s, metadata=metadata, context=exchange.context), body
+    return options, body

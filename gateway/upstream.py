@@ -17,7 +17,7 @@ from opentelemetry.context import Context
 from starlette.datastructures import Headers
 
 from gateway.config import GatewaySettings
-from gateway.openai.errors import ApiError, Naming, from_upstream
+from gateway.openai.errors import ApiError, Naming, from_upstream, invalid_request
 from gateway.openai.tokenize import TokenizeCall, no_tokenizer
 from headrace import AsyncClient, GenerationStream, HeadraceError, TlsConfig
 from headrace.v1 import generation_pb2 as gen
@@ -32,6 +32,8 @@ Metadata = Sequence[tuple[str, str]]
 # The service allows a ping every 10 s; one that vanished is noticed within 40 s.
 _KEEPALIVE: Final = {"grpc.keepalive_time_ms": 30_000, "grpc.keepalive_timeout_ms": 10_000}
 _REPRESENTABLE: Final = re.compile(r"[\x20-\x7e]{1,4096}")
+# Above 8 KiB of metadata a gRPC server may refuse a call; the rest is the request's id and the trace.
+_MAX_CREDENTIALS_BYTES: Final = 6 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,6 @@ class Upstream:
     """The channel to the service. Make it inside the running loop, never before a fork."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._unary_timeout_s = settings.unary_timeout_s
         self._ready_timeout_s = settings.ready_timeout_s
         self._client = AsyncClient(
             settings.target, tls=_tls(settings), transport=settings.transport, channel_options=_KEEPALIVE
@@ -113,19 +114,24 @@ class Upstream:
         except HeadraceError as error:
             raise _token_error(error, naming, options) from error
 
-    async def list_models(self) -> list[model_pb2.Model]:
-        """Return every model. ApiError if the service does not answer."""
+    async def list_models(self, options: CallOptions) -> list[model_pb2.Model]:
+        """Return every model. ApiError for every failure of the call."""
         try:
-            return await self._client.list_models(timeout_s=self._unary_timeout_s)
+            return await self._client.list_models(
+                timeout_s=options.timeout_s, metadata=options.metadata, context=options.context
+            )
         except HeadraceError as error:
-            raise _api_error(error) from error
+            raise _api_error(error, has_key=options.has_key) from error
 
-    async def get_model(self, model: str) -> model_pb2.Model:
-        """Return one model by id or alias. ApiError (404) if there is none."""
+    async def get_model(self, model: str, options: CallOptions) -> model_pb2.Model:
+        """Return one model by id or alias. ApiError for every failure of the call, 404 if there is none."""
         try:
-            return await self._client.get_model(model, timeout_s=self._unary_timeout_s)
+            return await self._client.get_model(
+                model, timeout_s=options.timeout_s, metadata=options.metadata, context=options.context
+            )
         except HeadraceError as error:
-            raise _api_error(error, Naming(fields={}, prompt="", model=model)) from error
+            naming = Naming(fields={}, prompt="", model=model)
+            raise _api_error(error, naming, has_key=options.has_key) from error
 
     async def is_serving(self) -> bool:
         """Return whether the service says that it takes requests; False if it does not say so in time."""
@@ -133,10 +139,18 @@ class Upstream:
 
 
 def metadata_from(headers: Headers, request_id: str) -> Metadata:
-    """Return what goes with a call: credentials as they came, and the request's id."""
+    """Return what goes with a call: credentials as they came, and its id. ApiError (431) if they are too large."""
     credentials = [
         ("authorization", value) for value in headers.getlist("authorization") if _REPRESENTABLE.fullmatch(value)
     ]
+    # HTTP/2 counts 32 bytes for each entry besides its name and value.
+    if sum(len(name) + len(value) + 32 for name, value in credentials) > _MAX_CREDENTIALS_BYTES:
+        raise invalid_request(
+            f"The request's 'Authorization' header fields are larger than can be handed on ({_MAX_CREDENTIALS_BYTES} "
+            "bytes).",
+            code="request_header_fields_too_large",
+            http_status=431,
+        )
     return [*credentials, ("x-request-id", request_id)]
 
 

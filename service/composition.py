@@ -66,6 +66,7 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
                 "slots": settings.slots,
                 "threads": settings.threads,
                 "gpu_layers": settings.gpu_layers,
+                "grammars": settings.grammars,
             }
             name = "gemma-3-270m" if settings.model_path is None else settings.model_path.stem
             running = settings.slots

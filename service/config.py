@@ -48,6 +48,11 @@ class ServiceSettings(Settings):
     slots: int = Field(4, ge=1, le=256, description="llamacpp: requests that decode at once.")
     threads: int | None = Field(None, ge=1, description="llamacpp: CPU threads; unset takes one per core.")
     gpu_layers: int = Field(0, ge=0, description="llamacpp: layers to put on a GPU, where the build has one.")
+    grammars: bool = Field(
+        default=False,
+        description="llamacpp: take GBNF grammars. A few characters of one can hold up the engine for everybody: offer "
+        "it to callers you know.",
+    )
     tokenizer: Path | None = Field(
         None,
         description="Hugging Face tokenizer.json of the single model: needed by Triton's token-level contract (raw), "

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.openai.constraints import ResponseFormat
+from gateway.openai.constraints import FormatFields
 from gateway.openai.fields import INT32_MAX, GenerationFields, Hint, Unserved
 from gateway.openai.messages import Messages, add_messages
 from gateway.openai.parameters import NO_CODE
 from gateway.openai.template_args import TemplateFields
 from gateway.openai.tools import ToolFields
-from headrace.v1 import chat_pb2, sampling_pb2
+from headrace.v1 import chat_pb2
 from headrace.v1 import generation_pb2 as gen
 
 __all__ = ["ChatRequest", "reasoning_efforts"]
@@ -34,7 +34,7 @@ reasoning_efforts: Final[Mapping[str, chat_pb2.ReasoningEffort]] = {
 }
 
 
-class ChatRequest(ToolFields, TemplateFields, GenerationFields):
+class ChatRequest(ToolFields, TemplateFields, FormatFields, GenerationFields):
     """POST /v1/chat/completions."""
 
     messages: Messages
@@ -45,7 +45,6 @@ class ChatRequest(ToolFields, TemplateFields, GenerationFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         default=None, description="Alternatives per token; needs logprobs."
     )
-    response_format: ResponseFormat | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
         default=None, description="For chat templates that know it."
     )
@@ -84,12 +83,6 @@ class ChatRequest(ToolFields, TemplateFields, GenerationFields):
     def end_user(self) -> tuple[str, str] | None:
         """Return who the end user is and the name under which the caller said so."""
         return super().end_user() if self.safety_identifier is None else (self.safety_identifier, "safety_identifier")
-
-    def constraints(self) -> Iterator[tuple[str, sampling_pb2.OutputConstraint]]:
-        """Yield every constraint that was asked for, with the JSON name of the member that did."""
-        if self.response_format is not None and (constraint := self.response_format.to_proto()) is not None:
-            yield "response_format", constraint
-        yield from super().constraints()
 
     def names(self) -> dict[str, str]:
         """Return how this request spells those paths of the contract that can be spelled in several ways."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 from gateway import sse
 from gateway.openai.answers import GenerationReader
 from gateway.openai.content import check_first_piece
+from gateway.openai.logprobs import is_silent
 from gateway.openai.requests import GenerationCall
 from gateway.openai.usage import timing_document, usage_document
 from headrace.v1 import chat_pb2
@@ -46,6 +47,7 @@ class ChunkStream(GenerationReader):
         self._heads: dict[int, str] = {}
         self._tail = ""  # a chunk from its text on, without log-probs
         self._calls: set[tuple[int, int]] = set()  # choice and index of tool calls that have begun
+        self._silent: dict[int, list[gen.TokenLogprob]] = {}  # of choices whose last tokens may not be told
         self._offsets: dict[int, int] = {}  # characters told in log-probs so far
 
     def _start(self, started: gen.GenerationStarted) -> bytes:
@@ -80,7 +82,11 @@ class ChunkStream(GenerationReader):
         if index not in self._reasoning_heads:
             self._check_open(index)
         kind = delta.WhichOneof("content")
-        logprobs = delta.logprobs if self._wants_logprobs and self.shape.holds_logprobs_of(kind) else ()
+        logprobs: Sequence[gen.TokenLogprob] = ()
+        if self._wants_logprobs and self.shape.holds_logprobs_of(kind):
+            logprobs = delta.logprobs
+        if logprobs and self.shape.drops_silent_end:
+            logprobs = self._without_silent_end(index, logprobs)
         is_call = kind == "tool_call"
         text = delta.text or delta.reasoning_text
         if not is_call and not text and not logprobs:
@@ -162,6 +168,16 @@ class ChunkStream(GenerationReader):
         parts = [f"id: {self.sequence}.{part}\n{frame}" for part, frame in enumerate(frames[:-1], 1)]
         parts += [f"id: {self.sequence}\n{frame}" for frame in frames[-1:]]
         return "".join(parts).encode("ascii")
+
+    def _without_silent_end(self, index: int, tokens: Sequence[gen.TokenLogprob]) -> Sequence[gen.TokenLogprob]:
+        """Return those that can be told now; the others are told if something comes behind them."""
+        tokens = [*self._silent.pop(index, ()), *tokens]
+        end = len(tokens)
+        while end and is_silent(tokens[end - 1]):
+            end -= 1
+        if end < len(tokens):
+            self._silent[index] = tokens[end:]
+        return tokens[:end]
 
     def _logprob_groups(self, index: int, tokens: Sequence[gen.TokenLogprob]) -> Iterator[str]:
         """Yield the `logprobs` of one delta as JSON text, cut where a chunk would grow too long."""

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gateway.openai.constraints import FormatFields
 from gateway.openai.fields import INT32_MAX, GenerationFields, Unserved
+from gateway.openai.parameters import OfChat
 from headrace.v1 import generation_pb2 as gen
 
 __all__ = ["CompletionPlan", "CompletionRequest"]
@@ -32,6 +34,15 @@ def _prompt_kind(value: Any) -> str | None:
     return "<texts>" if isinstance(first, str) else "<token lists>" if isinstance(first, list) else "<tokens>"
 
 
+def _few_prompts(value: Any) -> Any:
+    # Before the prompts are looked at. It also has the body's part built once, and not for each check anew.
+    if isinstance(value, list) and len(value) > MAX_CHOICES and isinstance(value[0], str | list):
+        raise PydanticKnownError(
+            "too_long", {"field_type": "List", "max_length": MAX_CHOICES, "actual_length": len(value)}
+        )
+    return value
+
+
 _Text = Annotated[str, Field(min_length=1)]
 # Fail fast: an error for each of a million items would cost seconds.
 _Tokens = Annotated[
@@ -43,6 +54,7 @@ _Prompt = Annotated[
     | Annotated[list[_Text], Field(max_length=MAX_CHOICES, fail_fast=True), Tag("<texts>")]
     | Annotated[list[_Tokens], Field(max_length=MAX_CHOICES, fail_fast=True), Tag("<token lists>")],
     Discriminator(_prompt_kind),
+    BeforeValidator(_few_prompts),
 ]
 
 
@@ -61,7 +73,7 @@ class CompletionPlan:
     picks_best: bool
 
 
-class CompletionRequest(GenerationFields):
+class CompletionRequest(FormatFields, GenerationFields):
     """POST /v1/completions."""
 
     prompt: Annotated[_Prompt, Field(description="A text, token ids, or a list of either.")]
@@ -75,6 +87,20 @@ class CompletionRequest(GenerationFields):
         description="Generate so many choices and return the n with the highest mean log probability per token; not "
         "with stream. All of them count in the usage.",
     )
+    audio: OfChat
+    chat_template: OfChat
+    chat_template_kwargs: OfChat
+    documents: OfChat
+    function_call: OfChat
+    functions: OfChat
+    max_completion_tokens: OfChat
+    messages: OfChat
+    modalities: OfChat
+    reasoning_effort: OfChat
+    tool_choice: OfChat
+    tools: OfChat
+    top_logprobs: OfChat
+    web_search_options: OfChat
 
     @field_validator("echo")
     @classmethod

@@ -13,7 +13,7 @@ from gateway.openai.json_values import ObjectText, SchemaText
 from gateway.openai.parameters import Hint, Unserved
 from headrace.v1 import sampling_pb2
 
-__all__ = ["ConstraintFields", "ResponseFormat"]
+__all__ = ["ConstraintFields", "FormatFields", "ResponseFormat"]
 
 # The contract's bounds.
 MAX_CHOICES: Final = 1024
@@ -142,6 +142,18 @@ class ConstraintFields(RequestModel):
             paths = {"constraint": name, f"constraint.{kind}": name + within}
             return {**paths, "constraint.choice.choices": name} if kind == "choice" else paths
         return {}
+
+
+class FormatFields(ConstraintFields):
+    """The same for endpoints that have `response_format`."""
+
+    response_format: ResponseFormat | None = None
+
+    def constraints(self) -> Iterator[_Asked]:
+        """Yield every constraint that was asked for, with the JSON name of the member that did."""
+        if self.response_format is not None and (constraint := self.response_format.to_proto()) is not None:
+            yield "response_format", constraint
+        yield from super().constraints()
 
 
 _ANY_OBJECT: Final = sampling_pb2.OutputConstraint(json_object=sampling_pb2.JsonObjectConstraint())

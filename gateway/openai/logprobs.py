@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from headrace.v1 import generation_pb2 as gen
 
-__all__ = ["ChatLogprobs", "CompletionLogprobs", "LogprobsWriter", "token_text"]
+__all__ = ["ChatLogprobs", "CompletionLogprobs", "LogprobsWriter", "is_silent", "token_text"]
 
 # What the API says instead of minus infinity, which JSON cannot hold.
 NEVER: Final = "-9999.0"
@@ -58,11 +58,15 @@ class ChatLogprobs:
 
 
 class CompletionLogprobs:
-    """The four parallel lists of the legacy shape; the first token starts at `offset_chars` of the text."""
+    """The four parallel lists of the legacy shape; the first token starts at `offset_chars` of the text.
+
+    Silent tokens at the end are left out: the end of sequence is no part of the text.
+    """
 
     def __init__(self, offset_chars: int = 0) -> None:
         self.size = 0
         self.offset_chars = offset_chars
+        self._silent: list[gen.TokenLogprob] = []
         self._columns: dict[str, list[Any]] = {
             "tokens": [],
             "token_logprobs": [],
@@ -72,6 +76,15 @@ class CompletionLogprobs:
 
     def add(self, token: gen.TokenLogprob) -> None:
         """Take the next token."""
+        if is_silent(token):
+            self._silent.append(token)
+            return
+        for silent in self._silent:
+            self._tell(silent)
+        self._silent.clear()
+        self._tell(token)
+
+    def _tell(self, token: gen.TokenLogprob) -> None:
         logprob = float(_number(token.logprob)) if token.HasField("logprob") else None
         name = _name(token)
         # Best first; of two tokens with one name the better one stays. The chosen
@@ -91,6 +104,11 @@ class CompletionLogprobs:
     def text(self) -> str:
         """Return the value of `logprobs` as JSON text."""
         return json.dumps(self._columns, separators=(",", ":"))
+
+
+def is_silent(token: gen.TokenLogprob) -> bool:
+    """Return whether a token has neither text nor bytes, as special tokens have."""
+    return not token.text and not token.raw_bytes
 
 
 def token_text(token: gen.TokenLogprob) -> str:

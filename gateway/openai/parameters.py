@@ -7,14 +7,14 @@ against the request models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = ["HINTS", "NO_CODE", "REFUSED", "UNSERVED_VALUES", "Hint", "Unserved"]
+__all__ = ["HINTS", "NO_CODE", "OF_CHAT", "REFUSED", "UNSERVED_VALUES", "Hint", "OfChat", "Unserved"]
 
 # Member -> why nothing has to be done about it.
 HINTS: Final[Mapping[str, str]] = {
@@ -63,6 +63,25 @@ REFUSED: Final[Mapping[str, Refused]] = {
     "use_beam_search": Refused(),
 }
 
+_CONVERSATIONS: Final = "Only conversations have it: use /v1/chat/completions."
+# Members of chat that text completions refuse.
+OF_CHAT: Final[Mapping[str, Refused]] = {
+    "audio": REFUSED["audio"],
+    "chat_template": Refused("A text is no conversation: no chat template is applied to it."),
+    "chat_template_kwargs": Refused("A text is no conversation: no chat template is applied to it."),
+    "documents": Refused("Put them into the prompt."),
+    "function_call": Refused(_CONVERSATIONS, ("", "none", "auto")),
+    "functions": Refused(_CONVERSATIONS),
+    "max_completion_tokens": Refused("Use 'max_tokens' instead.", ()),
+    "messages": Refused("Use 'prompt', or /v1/chat/completions.", ()),
+    "modalities": Refused("Only text is generated.", ([], ["text"])),
+    "reasoning_effort": Refused(_CONVERSATIONS, ()),
+    "tool_choice": Refused(_CONVERSATIONS, ("", "none", "auto")),
+    "tools": Refused(_CONVERSATIONS),
+    "top_logprobs": Refused("Use 'logprobs' with the number of alternatives.", (0,)),
+    "web_search_options": REFUSED["web_search_options"],
+}
+
 # Values that the API documents somewhere and that are served nowhere here.
 UNSERVED_VALUES: Final[frozenset[JsonValue]] = frozenset(
     {
@@ -86,15 +105,20 @@ UNSERVED_VALUES: Final[frozenset[JsonValue]] = frozenset(
 NO_CODE: Final = "no_code"
 
 
-def _refuse(value: Any, info: ValidationInfo) -> None:
-    known = REFUSED.get(info.field_name or "", Refused())
-    if value is not None and value not in known.harmless:
-        raise PydanticCustomError(
-            "unsupported_parameter", "This parameter is not supported. {hint}", {"hint": known.hint}
-        )
+def _refuser(table: Mapping[str, Refused]) -> Callable[[Any, ValidationInfo], None]:
+    def _refuse(value: Any, info: ValidationInfo) -> None:
+        known = table.get(info.field_name or "", Refused())
+        if value is not None and value not in known.harmless:
+            raise PydanticCustomError(
+                "unsupported_parameter", "This parameter is not supported. {hint}", {"hint": known.hint}
+            )
+
+    return _refuse
 
 
 # Accepted and not used.
 Hint = Annotated[Any, Field(default=None, description="Accepted and not used.")]
 # Known, not served, and would change the answer if it were: refused by name.
-Unserved = Annotated[SkipJsonSchema[Any], BeforeValidator(_refuse), Field(default=None)]
+Unserved = Annotated[SkipJsonSchema[Any], BeforeValidator(_refuser(REFUSED)), Field(default=None)]
+# The same of a member of chat in a text completion.
+OfChat = Annotated[SkipJsonSchema[Any], BeforeValidator(_refuser(OF_CHAT)), Field(default=None)]

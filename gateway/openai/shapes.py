@@ -26,6 +26,8 @@ class Shape(Protocol):
     answer_object: str
     # What follows the text of a delta, up to the value of `logprobs`, and what follows reasoning.
     after_text: str
+    # Whether tokens without text and bytes at the end, such as the end of sequence, have no log-probs.
+    drops_silent_end: bool
 
     def before_text(self, index: int) -> str:
         """Return the start of a choice in a chunk, up to the text."""
@@ -65,6 +67,7 @@ class _ChatShape:
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
     answer_object = "chat.completion"
+    drops_silent_end = False
     after_text = '},"logprobs":'
 
     def before_text(self, index: int) -> str:
@@ -128,6 +131,7 @@ class _CompletionShape:
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
     answer_object = "text_completion"
+    drops_silent_end = True
     after_text = ',"logprobs":'
 
     def before_text(self, index: int) -> str:

@@ -22,6 +22,12 @@ MAX_CONTAINERS: Final = 2**16
 MAX_STRINGS: Final = 2**17
 MAX_ITEMS: Final = 2**17 + 2**16
 MAX_TOKEN_IDS: Final = 2**20
+# A double and a 64-bit integer have 20 at most, the next larger ones 40.
+MAX_NUMBER_DIGITS: Final = 64
+# Of all numbers but token ids; schemas have a quarter of a MiB each.
+MAX_DIGITS: Final = 2**21
+_AS_ZEROS: Final = bytes.maketrans(b"123456789.", b"0000000000")
+_LONG_NUMBER: Final = b"0" * (MAX_NUMBER_DIGITS + 1)
 # A body this small cannot hold enough of anything to matter.
 _SMALL_BYTES: Final = MAX_CONTAINERS
 # A request of this size may have something wrong everywhere and be told all of
@@ -31,10 +37,10 @@ SMALL_ITEMS: Final = 2**11
 
 
 def check_structure(body: bytes, *, ids_in: str | None = None) -> None:
-    """Do nothing if `body`, JSON or not, has a bounded number of arrays, objects, strings and items; else ApiError 400.
+    """Do nothing if `body`, JSON or not, has few enough arrays, objects, strings, items and digits; ApiError 400 else.
 
-    What stands within strings does not count, nor do the numbers of the
-    top-level member called `ids_in`, token ids that have a bound of their own.
+    What stands within strings does not count, nor does how many numbers the
+    top-level member called `ids_in` has, token ids that have a bound of their own.
     """
     if len(body) <= _SMALL_BYTES:
         return
@@ -44,11 +50,14 @@ def check_structure(body: bytes, *, ids_in: str | None = None) -> None:
     structure = b"".join(pieces[::2])
     if structure.count(b"[") + structure.count(b"{") > MAX_CONTAINERS:
         raise _too_much("arrays and objects", MAX_CONTAINERS)
-    items = structure.count(b",")
-    if items > MAX_ITEMS:
-        ids = 0 if ids_in is None else _items_of(pieces, ids_in.encode())
-        if items - ids > MAX_ITEMS or ids > MAX_TOKEN_IDS + MAX_ITEMS:
-            raise _too_much("values", MAX_ITEMS)
+    _check_numbers(structure)
+    ids = b"" if ids_in is None else _longest_value(pieces, ids_in.encode())
+    items, id_items = structure.count(b","), ids.count(b",")
+    if items > MAX_ITEMS and (items - id_items > MAX_ITEMS or id_items > MAX_TOKEN_IDS + MAX_ITEMS):
+        raise _too_much("values", MAX_ITEMS)
+    digits = _digits(structure)
+    if digits > MAX_DIGITS and digits - _digits(ids) > MAX_DIGITS:
+        raise _too_much("digits", MAX_DIGITS)
 
 
 def is_small(body: bytes) -> bool:
@@ -67,12 +76,24 @@ def _pieces(body: bytes, strings: int) -> Sequence[bytes]:
     return body.split(b'"', 2 * strings + 1)
 
 
-def _items_of(pieces: Sequence[bytes], member: bytes) -> int:
-    """Return how many items the longest piece without strings has, if it is the value of the top-level `member`."""
+def _check_numbers(structure: bytes) -> None:
+    # To make a number of thousands of digits costs the square of them.
+    if _LONG_NUMBER in structure.translate(_AS_ZEROS):
+        raise invalid_request(
+            f"The request body has a number of more than {MAX_NUMBER_DIGITS} digits.", code="request_too_complex"
+        )
+
+
+def _digits(structure: bytes) -> int:
+    return len(structure) - len(structure.translate(None, b"0123456789"))
+
+
+def _longest_value(pieces: Sequence[bytes], member: bytes) -> bytes:
+    """Return the longest piece without strings if it is the value of the top-level `member`, else nothing."""
     at = max(range(0, len(pieces), 2), key=lambda place: len(pieces[place]))
     if at == 0 or pieces[at - 1] != member or not _is_top_level(b"".join(pieces[:at:2])):
-        return 0
-    return pieces[at].count(b",")
+        return b""
+    return pieces[at]
 
 
 def _is_top_level(before: bytes) -> bool:

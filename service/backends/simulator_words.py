@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from service.backends.tokenizer import EncodedText
+from service.backends.tokenizer import MAX_TEXT_BYTES, EncodedText
 
 __all__ = ["VOCAB_SIZE", "WORDS", "WordTokenizer", "id_of_word"]
 
@@ -36,6 +36,7 @@ class WordTokenizer:
 
     vocab_size = VOCAB_SIZE
     has_pieces = True
+    max_text_bytes = MAX_TEXT_BYTES
 
     async def encode(self, text: str, *, add_special_tokens: bool, with_pieces: bool = False) -> EncodedText:
         """Return one id a word, the start token before them if `add_special_tokens`."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-__all__ = ["EncodedText", "EngineTokenizer"]
+__all__ = ["MAX_TEXT_BYTES", "EncodedText", "EngineTokenizer"]
+
+# The most that a caller may send for any model.
+MAX_TEXT_BYTES: Final = 4 * 1024 * 1024
 
 
 class EncodedText(NamedTuple):
@@ -24,7 +27,7 @@ class EngineTokenizer(Protocol):
 
     Its methods may take as long as the text is long, and do not hold up the
     event loop. Raises BACKEND_UNAVAILABLE if the engine does not answer.
-    Cancelling ends the wait, not the work.
+    Cancelling ends the wait, not the work: whoever bounds the work must wait for it.
     """
 
     @property
@@ -35,6 +38,11 @@ class EngineTokenizer(Protocol):
     @property
     def has_pieces(self) -> bool:
         """Whether each token has bytes of its own."""
+        ...
+
+    @property
+    def max_text_bytes(self) -> int:
+        """The longest text to be given to `encode`, in bytes of UTF-8; what it takes a few seconds to read."""
         ...
 
     async def encode(self, text: str, *, add_special_tokens: bool, with_pieces: bool = False) -> EncodedText:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from service.backends.tokenizer import EncodedText
+from service.backends.tokenizer import MAX_TEXT_BYTES, EncodedText
 from service.tokens import JsonTokenizer, TokenCodec, read_ids, read_text
 
 __all__ = ["DeclaredTokenizer"]
@@ -13,6 +13,8 @@ __all__ = ["DeclaredTokenizer"]
 
 class DeclaredTokenizer:
     """Implements `service.backends.tokenizer.EngineTokenizer`; what is long goes to a thread."""
+
+    max_text_bytes = MAX_TEXT_BYTES
 
     def __init__(self, tokenizer: JsonTokenizer) -> None:
         self._tokenizer = tokenizer

@@ -36,7 +36,7 @@ class Choice:
         *,
         shows_ids: bool,
         keeps_raw: bool,
-        keeps_answer: bool,
+        keeps_answer: bool = False,
     ) -> None:
         self.number = number
         self.parser = parser

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeVar
 
 from headrace.v1 import tokenize_pb2, tokenize_pb2_grpc
 from service.admission.slots import Slots
-from service.backends.tokenizer import EngineTokenizer
+from service.backends.tokenizer import MAX_TEXT_BYTES, EncodedText, EngineTokenizer
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.core.errors import Reason, ServiceError, Violation, invalid
@@ -24,9 +24,8 @@ from service.rpc.generation import DeadlinePolicy
 
 __all__ = ["TokenizeServicer"]
 
-# A quarter of a million tokens. The embedded engine takes 10 to 20 s for it on one core, and goes on when the
-# caller has left.
-MAX_TEXT_BYTES: Final = 1024 * 1024
+_T = TypeVar("_T")
+
 _LONGEST_S: Final = 60.0
 # A long text keeps a thread or the engine's tokenizer busy: what generates goes first.
 _RUNNING: Final = 2
@@ -37,7 +36,8 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
     """Serves Tokenize and Detokenize. Errors leave as `ServiceError`.
 
     Two calls are worked on at once; the others wait in a bounded line, no longer
-    than their deadlines. A call that is cancelled leaves it.
+    than their deadlines. A call that is cancelled leaves the line; once it is worked
+    on, its turn ends with the work, which no tokenizer can stop.
     """
 
     def __init__(self, registry: Registry, drain: Drain, deadlines: DeadlinePolicy) -> None:
@@ -45,6 +45,7 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
         self._drain = drain
         self._deadlines = deadlines
         self._line = Slots(running_limit=_RUNNING, waiting_limit=_WAITING)
+        self._working: set[asyncio.Task[Any]] = set()
 
     async def Tokenize(self, request: tokenize_pb2.TokenizeRequest, context: Any) -> tokenize_pb2.TokenizeResponse:
         """Return the ids of a text, or of a conversation as the model sees it."""
@@ -56,16 +57,22 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
             missing.append("include_pieces")
         if missing:
             raise unsupported(missing, model)
-        async with self._turn(context):
+        limit = min(MAX_TEXT_BYTES, tokenizer.max_text_bytes)
+        if isinstance(asked, Prompt) and (found := _too_long(asked, request.text, limit)):
+            raise invalid(found)
+
+        async def encode() -> EncodedText:
             content, add_special = await prompt_of(asked, model)
             assert isinstance(content, str)
-            if found := _too_long(asked, content):
+            if found := _too_long(asked, content, limit):
                 raise invalid(found)
-            encoded = await tokenizer.encode(
+            return await tokenizer.encode(
                 content,
                 add_special_tokens=add_special and not request.skip_special_tokens,
                 with_pieces=request.include_pieces,
             )
+
+        encoded = await self._in_turn(context, encode)
         count, window = len(encoded.token_ids), model.max_context_tokens
         return tokenize_pb2.TokenizeResponse(
             token_ids=encoded.token_ids,
@@ -93,8 +100,9 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
             raise invalid(
                 [_bad_id(ids, f"must be below the vocabulary size {size}", lambda token_id: token_id >= size)]
             )
-        async with self._turn(context):
-            text = await tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
+        text = await self._in_turn(
+            context, lambda: tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
+        )
         return tokenize_pb2.DetokenizeResponse(text=text)
 
     def _open(self, name: str) -> tuple[Model, EngineTokenizer]:
@@ -109,17 +117,25 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
             )
         return model, tokenizer
 
-    @asynccontextmanager
-    async def _turn(self, context: Any) -> AsyncIterator[None]:
-        """Wait for a turn and bound it by the deadline."""
+    async def _in_turn(self, context: Any, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Return what `work` returns, waiting for a turn and for it no longer than the deadline."""
         limit_s = min(self._deadlines.apply(remaining_s(context)), _LONGEST_S)
         reason = Reason.DEADLINE_IN_QUEUE
         try:
-            async with asyncio.timeout(limit_s), self._line.take():
+            async with asyncio.timeout(limit_s), AsyncExitStack() as turn:
+                await turn.enter_async_context(self._line.take())
                 reason = Reason.DEADLINE_IN_DECODE
-                yield
+                task = asyncio.create_task(_holding(turn.pop_all(), work))
+                self._working.add(task)
+                task.add_done_callback(self._working.discard)
+                return await asyncio.shield(task)
         except TimeoutError:
             raise ServiceError(reason, "The deadline passed before the tokenizer was done.") from None
+
+
+async def _holding(turn: AsyncExitStack, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    async with turn:
+        return await work()
 
 
 def _input_from_proto(request: tokenize_pb2.TokenizeRequest) -> Prompt | Chat:
@@ -128,7 +144,7 @@ def _input_from_proto(request: tokenize_pb2.TokenizeRequest) -> Prompt | Chat:
     asked: Prompt | Chat = Prompt(text=request.text)
     match request.WhichOneof("input"):
         case "text":
-            found += _too_long(asked, request.text)
+            found += _too_long(asked, request.text, MAX_TEXT_BYTES)
         case "chat":
             asked = chat_from_proto(request.chat, "chat", found)
             found += chat_violations(asked)
@@ -141,12 +157,12 @@ def _input_from_proto(request: tokenize_pb2.TokenizeRequest) -> Prompt | Chat:
     return asked
 
 
-def _too_long(asked: Prompt | Chat, text: str) -> list[Violation]:
+def _too_long(asked: Prompt | Chat, text: str, limit: int) -> list[Violation]:
     size = len(text.encode())
-    if size <= MAX_TEXT_BYTES:
+    if size <= limit:
         return []
     field, what = ("chat", " as the model sees it") if isinstance(asked, Chat) else ("text", "")
-    return [Violation(field, f"at most {MAX_TEXT_BYTES} bytes of UTF-8{what}, got {size}")]
+    return [Violation(field, f"this model's tokenizer takes at most {limit} bytes of UTF-8{what}, got {size}")]
 
 
 def _bad_id(ids: Sequence[int], rule: str, is_bad: Any) -> Violation:

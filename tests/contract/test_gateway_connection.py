@@ -316,3 +316,28 @@ async def test_a_request_that_the_server_cancels_is_cut_and_recorded_as_that(
     assert errors(caplog) == []
     lines = [record.__dict__["outcome"] for record in caplog.records if record.name == "gateway.requests"]
     assert lines == ["drained"]
+
+
+@pytest.mark.parametrize(("version", "extra"), [(b"1.1", b", close"), (b"1.0", b"")])
+async def test_an_offer_of_another_protocol_on_a_connection_that_ends_is_ignored(
+    version: bytes, extra: bytes, fake: FakeService, client: RawClient
+) -> None:
+    body = payload()
+    offer = b"connection: upgrade%s\r\nupgrade: h2c\r\n" % extra
+    request = request_bytes(body).replace(b"HTTP/1.1\r\n", b"HTTP/%s\r\n%s" % (version, offer))
+    client.writer.write(request)
+    response = await client.response()
+    assert (response.status, response.headers["connection"]) == (200, "close")
+    assert len(fake.calls) == 1
+    assert await rest_of(client) == b""
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"), [("1.1", 0, 400), ("1.1", 2, 400), ("1.0", 0, 200), ("1.0", 2, 400)]
+)
+async def test_a_request_names_one_host(version: str, hosts: int, status: int, client: RawClient) -> None:
+    client.writer.write(f"GET /healthz HTTP/{version}\r\n{'host: a' + chr(13) + chr(10) if hosts else ''}".encode())
+    client.writer.write(b"Host: b\r\n\r\n" if hosts == 2 else b"\r\n")
+    response = await client.response()
+    assert (response.status, response.headers["connection"]) == (status, "close")
+    assert status == 200 or "'Host'" in response.json()["error"]["message"]

@@ -295,3 +295,47 @@ async def test_the_documentation_can_be_switched_off() -> None:
         assert (await client.get("/docs")).status == 404
         assert (await client.get("/openapi.json")).status == 404
         assert (await client.post(chat_body())).status == 200
+
+
+async def test_media_types_have_no_members_that_their_version_of_openapi_does_not_know(client: RawClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    assert document["openapi"].startswith("3.1.")
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    answers = [answer for operation in operations for answer in operation["responses"].values()]
+    media = [kind for answer in answers for kind in answer.get("content", {}).values()]
+    assert media
+    assert {name for kind in media for name in kind} <= {"schema", "example", "examples", "encoding"}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/fake"])
+async def test_calls_about_models_carry_who_asks_for_what_and_how_long(path: str) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {
+        "authorization": "Bearer k", "x-request-id": "mine", "request-timeout-ms": "2000",
+        "traceparent": f"00-{trace}-b7ad6b7169203331-01",
+    }  # fmt: skip
+    async with (
+        fake_service() as fake,
+        running_gateway(fake.address, trust_inbound_trace="parent") as gateway,
+        gateway.connect() as client,
+    ):
+        await client.send("GET", path, headers=headers)
+        assert (await client.response()).status == 200
+        await client.send("GET", path, headers={"request-timeout-ms": "soon"})
+        assert is_refusal(await client.response())
+    ((metadata, left_s),) = fake.model_calls
+    assert (metadata["authorization"], metadata["x-request-id"]) == ("Bearer k", "mine")
+    assert trace in metadata["traceparent"]
+    assert 0 < left_s <= 2
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/models"])
+async def test_credentials_that_cannot_be_handed_on_are_431(path: str, client: RawClient) -> None:
+    body = VALID if path == CHAT else b""
+    head = b"host: x\r\n" + b"authorization: Bearer key\r\n" * 500
+    kind = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+    method = b"POST" if body else b"GET"
+    client.writer.write(b"%s %s HTTP/1.1\r\n%s%s\r\n%s" % (method, path.encode(), head, kind, body))
+    response = await client.response()
+    assert is_refusal(response, 431)
+    assert response.json()["error"]["code"] == "request_header_fields_too_large"

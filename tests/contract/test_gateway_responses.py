@@ -297,7 +297,7 @@ async def test_the_openapi_document_describes_requests_responses_and_events(clie
     document = (await client.get("/openapi.json")).json()
     operation = document["paths"][PATH]["post"]
     content = operation["responses"]["200"]["content"]
-    data = content["text/event-stream"]["itemSchema"]["properties"]["data"]["anyOf"][0]
+    data = content["text/event-stream"]["schema"]["properties"]["data"]["anyOf"][0]
     assert data["contentSchema"]["anyOf"][0]["$ref"].endswith("/ResponseStreamEvent")
     assert content["application/json"]["schema"]["$ref"].endswith("/ResponseObject")
     example = operation["requestBody"]["content"]["application/json"]["example"]

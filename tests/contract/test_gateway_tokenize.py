@@ -30,6 +30,7 @@ class Bytes:
 
     vocab_size = 256
     has_pieces = True
+    max_text_bytes = 1000
 
     async def encode(self, text: str, *, add_special_tokens: bool, with_pieces: bool = False) -> EncodedText:
         data = text.encode()

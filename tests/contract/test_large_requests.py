@@ -101,14 +101,14 @@ async def test_arguments_of_calls_beyond_a_mebibyte_are_refused_at_once(service:
 
 
 @pytest.mark.parametrize("field", ["text", "chat"])
-async def test_tokenizing_takes_a_mebibyte(service: RunningService, field: str) -> None:
+async def test_tokenizing_takes_four_mebibytes(service: RunningService, field: str) -> None:
     stub = tokenize_pb2_grpc.TokenizeServiceStub(service.channel)
 
     async def ask(text: str) -> tokenize_pb2.TokenizeResponse:
         asked = {"text": text} if field == "text" else {"chat": chat_pb2.ChatInput(messages=[said(text)])}
         return await stub.Tokenize(tokenize_pb2.TokenizeRequest(model="sim", **asked), timeout=30)
 
-    assert (await ask("é" * (MIB // 2 - 100))).token_count
+    assert (await ask("é" * (2 * MIB - 100))).token_count
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await ask("é" * (MIB // 2 + 1))
+        await ask("é" * (2 * MIB + 1))
     assert Failure(caught.value, 0).fields == [field]

@@ -171,6 +171,7 @@ class Slow:
 
     vocab_size = 10
     has_pieces = False
+    max_text_bytes = 100
 
     def __init__(self) -> None:
         self.running = 0
@@ -213,14 +214,28 @@ async def test_two_texts_are_read_at_once_and_the_others_wait_no_longer_than_the
         assert (slow.most, slow.running) == (2, 0)
 
 
-async def test_a_cancelled_call_frees_its_turn() -> None:
+async def test_a_turn_is_free_when_the_work_is_done_and_not_when_the_caller_leaves() -> None:
     slow = Slow()
     async with running_service(simulated_model(backend=Closed(), declared_tokenizer=slow)) as service:
         request = tokenize_pb2.TokenizeRequest(model="sim", text="x")
-        for _ in range(4):
+        for _ in range(2):
             call = stub(service).Tokenize(request, timeout=WAIT_S)
             async with asyncio.timeout(WAIT_S):
                 await slow.entered.acquire()
             call.cancel()
+        late = await failure(stub(service).Tokenize(request, timeout=0.2))
+        assert late.code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (slow.most, slow.running) == (2, 2)
         slow.go.set()
         assert (await stub(service).Tokenize(request, timeout=WAIT_S)).token_count == 1
+
+
+async def test_a_model_may_take_less_than_the_contract_allows() -> None:
+    slow = Slow()
+    slow.go.set()
+    async with running_service(simulated_model(backend=Closed(), declared_tokenizer=slow)) as service:
+        assert (await tokenize(service, text="x" * 100)).token_count == 1
+        for field, wanted in (("text", {"text": "x" * 101}), ("chat", {"chat": chat("x" * 101)})):
+            refused = await failure(tokenize(service, **wanted))
+            assert refused.fields == [field]
+            assert "at most 100 bytes" in str(refused.error.details())

@@ -43,7 +43,7 @@ START_OF_TURN = 105  # a control token of Gemma 3
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LlamaCppBackend]:
-    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=CONTEXT, slots=SLOTS))
+    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=CONTEXT, slots=SLOTS, grammars=True))
     asyncio.run(backend.start())
     yield backend
     asyncio.run(backend.close())

@@ -157,6 +157,7 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
         self.default: Sequence[Step] = (started(), delta("Hello"), delta(" world"), finished(), completed())
         self.initial_metadata = (("x-request-id", "req-1"), ("x-generation-id", "gen-1"))  # with the first event
         self.calls: list[FakeCall] = []
+        self.model_calls: list[tuple[dict[str, Any], float]] = []  # metadata and seconds left of calls about models
         self.health = health_aio.HealthServicer()
         self._scripts: deque[Sequence[Step]] = deque()
         self._arrived: asyncio.Queue[FakeCall] = asyncio.Queue()
@@ -219,8 +220,12 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
         else:
             raise TypeError(f"not a step: {step!r}")
 
+    def _note(self, context: Any) -> None:
+        self.model_calls.append((dict(context.invocation_metadata()), context.time_remaining()))
+
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
         """Return the models in pages; the page token is the next offset."""
+        self._note(context)
         first = int(request.page_token or 0)
         last = first + (request.page_size or 50)
         token = str(last) if last < len(self.models) else ""
@@ -228,6 +233,7 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
         """Return one model by id or alias, else NOT_FOUND."""
+        self._note(context)
         for found in self.models:
             if request.model == found.id or request.model in found.aliases:
                 return model_pb2.GetModelResponse(model=found)

@@ -263,3 +263,20 @@ def test_the_least_size_of_a_value_is_never_above_its_size(value: Any) -> None:
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     assert 1 <= least_size(value, 10**9) <= len(written)
     assert least_size(value, 10) <= len(written)
+
+
+@pytest.mark.parametrize("number", [b"9" * 4000, b"0." + b"9" * 4000, b"-" + b"1" * 65])
+@pytest.mark.parametrize(
+    "members", [b'"prompt":[%s]', b'"prompt":"x","guided_json":{"enum":[%s]}', b'"prompt":"x","unknown":[%s]']
+)
+def test_a_large_body_has_no_number_of_many_digits(number: bytes, members: bytes) -> None:
+    body = b'{"model":"m",%s}' % (members % b",".join([number] * (100_000 // len(number))))
+    error = refusal(CompletionRequest, body)
+    assert (error.code, "64 digits" in error.message) == ("request_too_complex", True)
+
+
+def test_digits_in_texts_and_token_ids_do_not_count() -> None:
+    assert SCHEMAS[CompletionRequest](body_of(CompletionRequest, {"prompt": "9" * 3_000_000}))
+    assert SCHEMAS[CompletionRequest](body_of(CompletionRequest, {"prompt": [2_000_000_000] * 300_000}))
+    error = refusal(CompletionRequest, body_of(CompletionRequest, {"unknown": [10**50] * 50_000}))
+    assert (error.code, "digits" in error.message) == ("request_too_complex", True)

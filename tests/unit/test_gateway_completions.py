@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.openai.errors import ApiError
+from gateway.openai.readers import reader_of
 from gateway.openai.requests import Endpoint, GenerationCall, parse
 from headrace.v1 import generation_pb2 as gen
 
@@ -137,3 +138,70 @@ def test_a_plan_survives_the_wire() -> None:
     assert call.plan is not None
     for request in call.plan.requests:
         assert gen.GenerateRequest.FromString(request.SerializeToString()) == request
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+
+
+def test_response_format_is_that_of_chat() -> None:
+    assert completion(response_format={"type": "json_object"}).request.constraint.HasField("json_object")
+    assert not completion(response_format={"type": "text"}).request.HasField("constraint")
+    call = completion(prompt=["a", "b"], response_format=SCHEMA)
+    assert call.plan is not None
+    assert [request.constraint.json_schema for request in call.plan.requests] == ['{"type":"object"}'] * 2
+    assert call.naming.fields["constraint.json_schema"] == "response_format.json_schema.schema"
+    assert refusal(response_format={"type": "xml"}).param == "response_format.type"
+    assert "'response_format' and 'guided_regex'" in refusal(response_format=SCHEMA, guided_regex="a").message
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"max_completion_tokens": 5}, {"messages": []}, {"tools": [{}]}, {"tool_choice": "required"},
+        {"reasoning_effort": "low"}, {"functions": [{}]}, {"function_call": {"name": "f"}}, {"top_logprobs": 2},
+        {"chat_template_kwargs": {"a": 1}}, {"chat_template": "x"}, {"modalities": ["audio"]}, {"audio": {"voice": ""}},
+        {"web_search_options": {"user_location": None}}, {"documents": [{}]},
+    ],
+)  # fmt: skip
+def test_members_of_chat_are_refused_by_name(members: dict[str, Any]) -> None:
+    error = refusal(**members)
+    assert (error.param, error.code) == (next(iter(members)), "unsupported_parameter")
+
+
+def test_members_of_chat_that_ask_for_nothing_pass() -> None:
+    assert completion(tools=[], tool_choice="none", modalities=["text"], messages=None, top_logprobs=0)
+
+
+@pytest.mark.parametrize("prompt", [[[7]] * 129, ["x"] * 129, [["wrong"]] * 129, [{"wrong": 1}, *["x"] * 129]])
+def test_prompts_are_counted_before_they_are_looked_at(prompt: list[Any]) -> None:
+    error = refusal(prompt=prompt)
+    assert error.param == ("prompt" if isinstance(prompt[0], str | list) else "prompt[0]")
+
+
+def token(text: str, raw: bytes | None = None) -> gen.TokenLogprob:
+    return gen.TokenLogprob(text=text, raw_bytes=text.encode() if raw is None else raw, logprob=-1.0)
+
+
+def delta(text: str, *tokens: gen.TokenLogprob) -> gen.GenerateResponse:
+    return gen.GenerateResponse(delta=gen.ChoiceDelta(text=text, logprobs=tokens))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_the_end_of_sequence_has_no_log_probs_and_other_silent_tokens_do(*, stream: bool, together: bool) -> None:
+    reader = reader_of(completion(stream=stream, logprobs=0), 1)
+    half, end = token("", b"\xf0"), token("")
+    last = [delta("b", token("b"), end, end)] if together else [delta("b", token("b")), delta("", end), delta("", end)]
+    events = [
+        gen.GenerateResponse(started=gen.GenerationStarted(generation_id="g")),
+        delta("a", token("a"), half, end),
+        *last,
+        gen.GenerateResponse(choice_finished=gen.ChoiceFinished(reason=gen.FINISH_REASON_STOP)),
+        gen.GenerateResponse(completed=gen.GenerationCompleted()),
+    ]
+    written = b"".join(map(reader.feed, events))
+    frames = [line[6:] for line in written.splitlines() if line.startswith(b"data: {")] if stream else [written]
+    told = [json.loads(frame)["choices"][0]["logprobs"] for frame in frames]
+    assert [name for columns in told if columns for name in columns["tokens"]] == ["a", "", "", "b"]
+    assert [at for columns in told if columns for at in columns["text_offset"]] == [0, 1, 1, 1]
+    assert len(frames) == (3 if stream else 1)

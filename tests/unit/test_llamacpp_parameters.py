@@ -87,12 +87,48 @@ def test_constraints_are_a_schema_or_a_grammar() -> None:
         (ConstraintKind.GRAMMAR, " \n"),
         (ConstraintKind.GRAMMAR, "root ::= " + "(" * 501 + '"a"' + ")" * 501),
         (ConstraintKind.GRAMMAR, ' %llguidance {}\nstart: "a"'),
+        (ConstraintKind.GRAMMAR, 'root ::= "a"{2,1}'),
+        (ConstraintKind.GRAMMAR, 'root ::= [{] "a"{ 10, 9 }'),
+        (ConstraintKind.JSON_SCHEMA, '{"type": "integer", "maximum": -1000000000000000000000000000000}'),
     ],
 )
 def test_a_constraint_that_cannot_be_enforced_is_refused(kind: ConstraintKind, source: str) -> None:
     with pytest.raises(ServiceError) as caught:
         body(constraint=Constraint(kind=kind, source=source))
     assert [violation.field for violation in caught.value.violations] == [f"constraint.{kind.value}"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['root ::= "a"{1,2}', 'root ::= "{2,1}" # {2,1}', "root ::= [{2,1}]", 'root ::= "a"{2,}', 'root ::= "\\"{2,1}"'],
+)
+def test_repetitions_that_end_behind_their_beginning_are_left_to_the_engine(source: str) -> None:
+    assert body(constraint=Constraint(kind=ConstraintKind.GRAMMAR, source=source))["grammar"] == source
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "field"),
+    [
+        (ConstraintKind.CHOICE, '["yes", "a<bos>b"]', "constraint.choice.choices[1]"),
+        (ConstraintKind.REGEX, "[a-z]<bos>", "constraint.regex"),
+        (ConstraintKind.REGEX, r"\<bos\>", "constraint.regex"),
+        (ConstraintKind.JSON_SCHEMA, '{"const": "\\u003cbos>"}', "constraint.json_schema"),
+    ],
+)
+def test_the_text_of_a_control_token_cannot_be_asked_for(kind: ConstraintKind, source: str, field: str) -> None:
+    request = EngineRequest(
+        request_id="r",
+        prompt="p",
+        sampling=Sampling(),
+        deadline=Deadline(1.0),
+        constraint=Constraint(kind=kind, source=source),
+    )
+    assert completion_body(request, ["<eos>"])
+    with pytest.raises(ServiceError) as caught:
+        completion_body(request, ["<eos>", "<bos>"])
+    (violation,) = caught.value.violations
+    assert violation.field == field
+    assert "'<bos>'" in violation.description
 
 
 def test_options_report_every_problem_at_once() -> None:

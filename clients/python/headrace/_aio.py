@@ -134,7 +134,9 @@ class AsyncClient:
 
         return GenerationStream(open_call)
 
-    async def list_models(self, *, timeout_s: float | None = None) -> list[model_pb2.Model]:
+    async def list_models(
+        self, *, timeout_s: float | None = None, metadata: CallMetadata = (), context: Context | None = None
+    ) -> list[model_pb2.Model]:
         """Return every model, ordered by id. The timeout covers all pages."""
         call = self._connect().models.ListModels
         ends_s = asyncio.get_running_loop().time() + _timeout(timeout_s, UNARY_TIMEOUT_S)
@@ -142,18 +144,27 @@ class AsyncClient:
         request = model_pb2.ListModelsRequest(page_size=PAGE_SIZE)
         while True:
             left_s = ends_s - asyncio.get_running_loop().time()
-            page: model_pb2.ListModelsResponse = await self._unary(LIST_MODELS, call, request, left_s)
+            page: model_pb2.ListModelsResponse = await self._unary(
+                LIST_MODELS, call, request, left_s, metadata, context
+            )
             models.extend(page.models)
             if not page.next_page_token:
                 return models
             request.page_token = page.next_page_token
 
-    async def get_model(self, model: str, *, timeout_s: float | None = None) -> model_pb2.Model:
+    async def get_model(
+        self,
+        model: str,
+        *,
+        timeout_s: float | None = None,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> model_pb2.Model:
         """Return one model by id or alias. Raises NotFound if there is none."""
         call = self._connect().models.GetModel
         request = model_pb2.GetModelRequest(model=model)
         found: model_pb2.GetModelResponse = await self._unary(
-            GET_MODEL, call, request, _timeout(timeout_s, UNARY_TIMEOUT_S)
+            GET_MODEL, call, request, _timeout(timeout_s, UNARY_TIMEOUT_S), metadata, context
         )
         return found.model
 

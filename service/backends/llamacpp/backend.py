@@ -27,7 +27,8 @@ __all__ = ["FEATURES", "LlamaCppBackend"]
 
 logger = logging.getLogger("headrace.service.llamacpp")
 
-# Listed one by one: a feature that is new to the seam is not claimed before it is honoured here.
+# Listed one by one: a feature that is new to the seam is not claimed before it is honoured here. GRAMMAR is there
+# only where the options say so.
 FEATURES: Final = frozenset(
     {
         Feature.TOKEN_INPUT,
@@ -47,7 +48,6 @@ FEATURES: Final = frozenset(
         Feature.JSON_OBJECT,
         Feature.JSON_SCHEMA,
         Feature.REGEX,
-        Feature.GRAMMAR,
         Feature.CHOICE,
     }
 )
@@ -150,7 +150,7 @@ class LlamaCppBackend:
         """
         if self._engine is None or self._guard is None or self._is_closed:
             raise ServiceError(Reason.BACKEND_UNAVAILABLE, "The engine is not running.")
-        body = completion_body(request)
+        body = completion_body(request, self.info.control_texts)
         run = Run(self._engine, self._guard, request, asyncio.get_running_loop())
         self._runs.add(run)
         future = self._slots.submit(run.drive, body)
@@ -204,7 +204,7 @@ def _info(options: LlamaCppOptions, path: Path, head: GgufHead, facts: ModelFact
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
     return BackendInfo(
         provider="llama_cpp",
-        features=FEATURES,
+        features=FEATURES | {Feature.GRAMMAR} if options.grammars else FEATURES,
         fingerprint=f"llamacpp-{digest[:12]}",
         max_context_tokens=facts.context_tokens,
         vocab_size=facts.vocab_size,

@@ -19,12 +19,14 @@ from typing import Any, Final
 from service.backends.llamacpp.chunks import engine_error
 from service.backends.llamacpp.engine import Engine
 from service.backends.llamacpp.lexical import behind_prefix
+from service.backends.llamacpp.schema_nodes import doubtful_keywords
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.request import Constraint, ConstraintKind
 
 __all__ = ["ConstraintGuard"]
 
 _MAX_REMEMBERED: Final = 256
+_MAX_NAMED: Final = 8
 _NEVER_JSON: Final = "Q"
 _PREFIX: Final = "A"
 _ANY_OBJECT: Final = {"type": "object"}
@@ -67,6 +69,8 @@ class ConstraintGuard:
             description = (
                 "the engine cannot enforce this: it is invalid, contradictory or uses what the engine does not support"
             )
+            if "json_schema" in body and (doubtful := doubtful_keywords(body["json_schema"])):
+                description += f"; it uses {', '.join(doubtful[:_MAX_NAMED])}"
             raise invalid([Violation(f"constraint.{constraint.kind.value}", description)])
 
     def _is_enforced(self, tested: dict[str, Any]) -> bool:

@@ -29,6 +29,8 @@ class LlamaCppOptions:
         switches it off.
     stall_timeout_s: silence of a running request after which the engine counts
         as hung.
+    grammars: take GBNF grammars from callers. A few characters of one can keep the
+        engine busy for minutes or fill the memory: offer it to callers you know.
     log_verbosity: llama.cpp's own log to stderr: 0 nothing, 1 errors, 2 warnings,
         3 information.
     """
@@ -41,6 +43,7 @@ class LlamaCppOptions:
     batch_tokens: int | None = None
     prompt_cache_mib: int = 256
     stall_timeout_s: float = 60.0
+    grammars: bool = False
     log_verbosity: int = 0
 
     def __post_init__(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final
 
 from service.backends.base import EngineRequest
-from service.backends.llamacpp.lexical import RegexError, check_size, choice_grammar, regex_grammar
+from service.backends.llamacpp.lexical import RegexError, choice_grammar, regex_grammar
+from service.backends.llamacpp.schema_bounds import SchemaBoundError, check_schema, control_text_in
 from service.core.errors import ServiceError, Violation, invalid
 from service.core.request import Constraint, ConstraintKind, Sampling
 
@@ -36,7 +37,11 @@ _COPIED: Final = {
     "repetition_penalty": "repeat_penalty",
     "max_output_tokens": "n_predict",
 }
-_BRACKETS: Final = re.compile(r"[()]")
+# A text, a class and a comment, which are passed over; a bracket; a repetition.
+_GRAMMAR_PARTS: Final = re.compile(
+    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[()]|\{\s*(\d{1,18})\s*,\s*(\d{1,18})\s*\}'
+)
+_ESCAPED_SIGN: Final = re.compile(r"\\([^0-9A-Za-z])")
 # llama.cpp's parser recurses: 200,000 open brackets overflow its stack and end the process.
 _MAX_NESTING: Final = 500
 # LLGuidance's own member of a schema; a caller's is replaced, for it could switch checks off. White space as JSON is
@@ -47,10 +52,11 @@ _ONE_LINE: Final = {
 _PENALTIES: Final = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
-def completion_body(request: EngineRequest) -> dict[str, Any]:
+def completion_body(request: EngineRequest, control_texts: Sequence[str] = ()) -> dict[str, Any]:
     """Return the body of one streamed completion, but for its prompt.
 
-    Raises INVALID_FIELD on a constraint that cannot be read.
+    `control_texts` are the texts of the model's control tokens. Raises INVALID_FIELD
+    on a constraint that cannot be read, or that the engine must not be given.
     """
     body: dict[str, Any] = {
         "stream": True,
@@ -61,7 +67,7 @@ def completion_body(request: EngineRequest) -> dict[str, Any]:
         "cache_prompt": True,
     }
     body.update(_sampling_fields(request.sampling))
-    body.update(constraint_fields(request.constraint))
+    body.update(constraint_fields(request.constraint, control_texts))
     # With 0 llama.cpp leaves out the chosen token as well; the one alternative
     # of `n_probs: 1` is dropped again in `chunks`. Ids come with it and only so.
     if request.logprobs is not None or request.token_ids:
@@ -79,7 +85,7 @@ def engine_seed(seed: int) -> int:
     return folded if folded != _RANDOM_SEED else _RANDOM_SEED - 1
 
 
-def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
+def constraint_fields(constraint: Constraint | None, control_texts: Sequence[str] = ()) -> dict[str, Any]:
     """Return the fields of a constraint. Raises INVALID_FIELD for a source that cannot be used."""
     if constraint is None:
         return {}
@@ -87,17 +93,28 @@ def constraint_fields(constraint: Constraint | None) -> dict[str, Any]:
         case ConstraintKind.JSON_OBJECT:
             return {"json_schema": {"type": "object", **_ONE_LINE}}
         case ConstraintKind.JSON_SCHEMA:
-            return {"json_schema": {**_schema(constraint.source), **_ONE_LINE}}
+            return {"json_schema": {**_schema(constraint.source, control_texts), **_ONE_LINE}}
         case ConstraintKind.GRAMMAR:
             _check_grammar(constraint.source)
             return {"grammar": constraint.source}
         case ConstraintKind.REGEX:
+            plain = _ESCAPED_SIGN.sub(r"\1", constraint.source)
+            _check_literals(["constraint.regex"], [plain], control_texts)
             try:
                 return {"grammar": regex_grammar(constraint.source)}
             except RegexError as error:
                 raise _refused("constraint.regex", str(error)) from None
         case ConstraintKind.CHOICE:
-            return {"grammar": choice_grammar(json.loads(constraint.source))}
+            texts = json.loads(constraint.source)
+            _check_literals([f"constraint.choice.choices[{at}]" for at in range(len(texts))], texts, control_texts)
+            return {"grammar": choice_grammar(texts)}
+
+
+def _check_literals(fields: Sequence[str], texts: Sequence[str], control_texts: Sequence[str]) -> None:
+    # The engine would let anything pass in their place.
+    if (found := control_text_in(texts, control_texts)) is not None:
+        at, control = found
+        raise _refused(fields[at], f"must not contain {control!r}, the text of a control token of this model")
 
 
 def _check_grammar(source: str) -> None:
@@ -107,38 +124,27 @@ def _check_grammar(source: str) -> None:
         # This dialect fails open in llama.cpp: a faulty grammar would be ignored.
         raise _refused("constraint.grammar", "must be GBNF; %llguidance grammars are not accepted")
     depth = 0
-    for bracket in _BRACKETS.findall(source):
-        depth += 1 if bracket == "(" else -1
+    for part in _GRAMMAR_PARTS.finditer(source):
+        if part[1] is not None and int(part[2]) < int(part[1]):
+            # llama.cpp writes such a repetition out until there is no memory left.
+            raise _refused("constraint.grammar", f"the repetition {part[0]} must not end below its beginning")
+        depth += {"(": 1, ")": -1}.get(part[0], 0)
         if depth > _MAX_NESTING:
             raise _refused("constraint.grammar", f"must not nest deeper than {_MAX_NESTING} brackets")
 
 
-def _schema(source: str) -> dict[str, Any]:
+def _schema(source: str, control_texts: Sequence[str]) -> dict[str, Any]:
     try:
         schema = json.loads(source)
     except (ValueError, RecursionError) as error:
         raise _refused("constraint.json_schema", f"must be JSON: {error}") from None
     if not isinstance(schema, dict):
         raise _refused("constraint.json_schema", "must be a JSON object")
-    for pattern in _patterns(schema):
-        try:
-            check_size(pattern)
-        except RegexError as error:
-            raise _refused("constraint.json_schema", f"the pattern {pattern[:64]!r}: {error}") from None
+    try:
+        check_schema(schema, control_texts)
+    except SchemaBoundError as error:
+        raise _refused("constraint.json_schema", str(error)) from None
     return schema
-
-
-def _patterns(schema: Any) -> Iterator[str]:
-    """Yield what may be a regular expression in a schema, at any depth; the service bounds the depth."""
-    if isinstance(schema, dict):
-        pattern, named = schema.get("pattern"), schema.get("patternProperties")
-        if isinstance(pattern, str):
-            yield pattern
-        if isinstance(named, dict):
-            yield from named
-    children = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    for child in children:
-        yield from _patterns(child)
 
 
 def _sampling_fields(sampling: Sampling) -> dict[str, Any]:

@@ -15,7 +15,8 @@ __all__ = ["LlamaCppTokenizer"]
 
 _T = TypeVar("_T")
 
-# The largest text that a message can hold takes about half of it.
+# Read in about 3 s on one slow core, and nothing can stop that.
+_MAX_TEXT_BYTES: Final = 128 * 1024
 _TIMEOUT_S: Final = 60.0
 _THREADS: Final = 2
 
@@ -27,6 +28,7 @@ class LlamaCppTokenizer:
     """
 
     has_pieces = True
+    max_text_bytes = _MAX_TEXT_BYTES
 
     def __init__(self, engine: Engine, *, vocab_size: int, special_ids: frozenset[int]) -> None:
         self.vocab_size = vocab_size
