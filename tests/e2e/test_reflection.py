@@ -56,6 +56,7 @@ def test_the_contract_can_be_learned_from_the_server_and_used(simulated: Stack) 
             "grpc.reflection.v1alpha.ServerReflection",
             "headrace.v1.GenerationService",
             "headrace.v1.ModelService",
+            "headrace.v1.TokenizeService",
         }
         (listed,) = server.call("headrace.v1.ModelService", "ListModels", {})
         model = listed["models"][0]["id"]
