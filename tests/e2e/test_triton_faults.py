@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ FAILING = [name for name in CONTRACTS if name != "bls-forward"]
 every_contract = pytest.mark.parametrize("contract", FAILING)
 Code = grpc.StatusCode
 SILENCE_S = 1.0
+QUICK = {"token_gap_timeout_s": SILENCE_S, "first_token_timeout_s": SILENCE_S, "stop_timeout_s": 1.0}
 # Below BLS a late error that does not end the stream at once is lost in Triton: it has a test of its own.
 LATE = ("error_then_final", "error_then_content")
 ERRORS = [
@@ -49,8 +51,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
 @pytest.fixture(scope="module")
 def running(faulty: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("faults")
-    options = {"token_gap_timeout_s": SILENCE_S, "first_token_timeout_s": SILENCE_S, "stop_timeout_s": 1.0}
-    with serving(folder, faulty.url, tokenizer_file("--scripted"), options) as service:
+    with serving(folder, faulty.url, tokenizer_file("--scripted"), QUICK) as service:
         yield service
 
 
@@ -160,16 +161,41 @@ async def reload(triton: RealTriton, model: str) -> None:
 
 @pytest.mark.parametrize("contract", ["ensemble", "bls", "raw", "llmapi", "vllm"])
 async def test_a_model_process_that_is_killed_ends_its_streams_and_serves_again_once_loaded(
-    running: Process, faulty: RealTriton, contract: str
+    contract: str, tmp_path: Path
 ) -> None:
-    answer = await ask(target(running), contract, "token_ms=5 fault=kill fault_after=5", 40, timeout_s=20)
-    assert answer.code is Code.UNAVAILABLE
-    after = await ask(target(running), contract, "token_ms=0", 5)
-    assert after.code is Code.UNAVAILABLE
-    assert "died" in after.details or "stopped answering" in after.details
-    await reload(faulty, "tensorrt_llm" if contract in ("ensemble", "bls", "raw") else CONTRACTS[contract])
+    # A server of its own: a process that dies with the lock of the memory it shares with Triton 2.51
+    # can take the server down when the model is loaded again. That is Triton's, and happens to one in many.
+    for attempt in ("first", "second"):
+        folder = tmp_path / attempt
+        folder.mkdir()
+        loadable = ("--model-control-mode=explicit", "--load-model=*")
+        with (
+            running_triton(folder, "scripted", *loadable, contract=contract) as server,
+            serving(folder, server.url, tokenizer_file("--scripted"), QUICK, only=[contract]) as service,
+        ):
+            await comes_back(target(service), contract)
+            answer = await ask(target(service), contract, "token_ms=5 fault=kill fault_after=5", 40, timeout_s=20)
+            assert answer.code is Code.UNAVAILABLE
+            after = await ask(target(service), contract, "token_ms=0", 5)
+            assert after.code is Code.UNAVAILABLE
+            assert "died" in after.details or "stopped answering" in after.details
+            try:
+                await reload(server, "tensorrt_llm" if contract in ("ensemble", "bls", "raw") else CONTRACTS[contract])
+            except grpc.aio.AioRpcError:
+                if attempt == "second" or not await has_ended(server):
+                    raise
+                continue
+            await comes_back(target(service), contract)
+            return
 
-    await comes_back(target(running), contract)
+
+async def has_ended(server: RealTriton) -> bool:
+    """Return whether the server's process is gone, or goes within a second."""
+    try:
+        await asyncio.to_thread(server.process.wait, 1)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 async def test_a_model_that_is_unloaded_finishes_its_streams_and_is_not_there_for_new_ones(
