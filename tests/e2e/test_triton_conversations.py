@@ -153,6 +153,10 @@ async def test_the_seed_decides_what_is_sampled(gemma: str, contract: str) -> No
         assert_whole(answer, LENGTH)
         return answer.text
 
+    # A prompt from the engine's cache and one that is computed differ in the last bits of their logits, and a
+    # sampled token may then be another: all that are compared find the cache filled.
+    for _ in range(2):
+        await text(0)
     first = [await text(seed) for seed in (1, -1, 2**40)]
     assert [await text(seed) for seed in (1, -1, 2**40)] == first
     assert len(set(first)) == 3
