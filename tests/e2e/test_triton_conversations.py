@@ -19,7 +19,7 @@ import pytest
 from headrace.v1 import generation_pb2 as gen
 from tests.support.processes import Process
 from tests.support.triton_parts import LIB
-from tests.support.triton_server import RealTriton, running_triton
+from tests.support.triton_server import LLAMA_SLOTS, RealTriton, running_triton
 from tests.support.triton_serving import CONTRACTS, Answer, ask, serving, tokenizer_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.triton, pytest.mark.timeout(180)]
@@ -154,8 +154,8 @@ async def test_the_seed_decides_what_is_sampled(gemma: str, contract: str) -> No
         return answer.text
 
     # A prompt from the engine's cache and one that is computed differ in the last bits of their logits, and a
-    # sampled token may then be another: all that are compared find the cache filled.
-    for _ in range(2):
+    # sampled token may then be another: all that are compared find the cache of their slot filled.
+    for _ in range(2 * LLAMA_SLOTS):
         await text(0)
     first = [await text(seed) for seed in (1, -1, 2**40)]
     assert [await text(seed) for seed in (1, -1, 2**40)] == first
