@@ -67,7 +67,7 @@ def is_forced(request: GenerationRequest) -> bool:
 def constraint_of(request: GenerationRequest) -> Constraint | None:
     """Return what the engine is held to: the request's own constraint, or the shape of a forced call."""
     chat = request.input
-    if not isinstance(chat, Chat) or chat.tool_choice is None or not is_forced(request):
+    if not isinstance(chat, Chat) or chat.tool_choice is None or not chat.tool_choice.is_forced:
         return request.constraint
     return Constraint(
         kind=ConstraintKind.JSON_SCHEMA,
@@ -77,7 +77,7 @@ def constraint_of(request: GenerationRequest) -> Constraint | None:
 
 def blamed_on_tools(error: ServiceError, request: GenerationRequest) -> ServiceError:
     """Return `error` in the caller's terms: the constraint of a forced call is made of the tools."""
-    if request.constraint is not None or error.reason is not Reason.INVALID_FIELD:
+    if not is_forced(request) or error.reason is not Reason.INVALID_FIELD:
         return error
     return invalid(
         [
