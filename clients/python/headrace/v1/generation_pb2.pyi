@@ -3,6 +3,7 @@ import datetime
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from headrace.v1 import chat_pb2 as _chat_pb2
+from headrace.v1 import error_reason_pb2 as _error_reason_pb2
 from headrace.v1 import sampling_pb2 as _sampling_pb2
 from headrace.v1 import usage_pb2 as _usage_pb2
 from google.protobuf.internal import containers as _containers
@@ -28,6 +29,16 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_CONTEXT_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_TOOL_CALLS: _ClassVar[FinishReason]
     FINISH_REASON_TIME_LIMIT: _ClassVar[FinishReason]
+    FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
+
+class GenerationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GENERATION_STATE_UNSPECIFIED: _ClassVar[GenerationState]
+    GENERATION_STATE_QUEUED: _ClassVar[GenerationState]
+    GENERATION_STATE_RUNNING: _ClassVar[GenerationState]
+    GENERATION_STATE_COMPLETED: _ClassVar[GenerationState]
+    GENERATION_STATE_FAILED: _ClassVar[GenerationState]
+    GENERATION_STATE_CANCELLED: _ClassVar[GenerationState]
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_INTERACTIVE: Priority
 PRIORITY_BATCH: Priority
@@ -37,6 +48,13 @@ FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CONTEXT_LENGTH: FinishReason
 FINISH_REASON_TOOL_CALLS: FinishReason
 FINISH_REASON_TIME_LIMIT: FinishReason
+FINISH_REASON_CANCELLED: FinishReason
+GENERATION_STATE_UNSPECIFIED: GenerationState
+GENERATION_STATE_QUEUED: GenerationState
+GENERATION_STATE_RUNNING: GenerationState
+GENERATION_STATE_COMPLETED: GenerationState
+GENERATION_STATE_FAILED: GenerationState
+GENERATION_STATE_CANCELLED: GenerationState
 
 class GenerateRequest(_message.Message):
     __slots__ = ("model", "prompt", "tokens", "chat", "sampling", "stop", "output", "constraint", "choice_count", "priority", "time_limit", "end_user")
@@ -73,28 +91,32 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("token_ids", "logprobs", "top_logprobs")
+    __slots__ = ("token_ids", "logprobs", "top_logprobs", "queue_events")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_EVENTS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bool
     logprobs: bool
     top_logprobs: int
-    def __init__(self, token_ids: _Optional[bool] = ..., logprobs: _Optional[bool] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+    queue_events: bool
+    def __init__(self, token_ids: _Optional[bool] = ..., logprobs: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., queue_events: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("sequence", "started", "delta", "choice_finished", "completed")
+    __slots__ = ("sequence", "started", "delta", "choice_finished", "completed", "queued")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     started: GenerationStarted
     delta: ChoiceDelta
     choice_finished: ChoiceFinished
     completed: GenerationCompleted
-    def __init__(self, sequence: _Optional[int] = ..., started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[ChoiceDelta, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ...) -> None: ...
+    queued: GenerationQueued
+    def __init__(self, sequence: _Optional[int] = ..., started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[ChoiceDelta, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., queued: _Optional[_Union[GenerationQueued, _Mapping]] = ...) -> None: ...
 
 class GenerationStarted(_message.Message):
     __slots__ = ("generation_id", "model", "fingerprint", "create_time", "prompt_token_count", "seed")
@@ -111,6 +133,16 @@ class GenerationStarted(_message.Message):
     prompt_token_count: int
     seed: int
     def __init__(self, generation_id: _Optional[str] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., prompt_token_count: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class GenerationQueued(_message.Message):
+    __slots__ = ("generation_id", "ahead_count", "estimated_wait")
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_WAIT_FIELD_NUMBER: _ClassVar[int]
+    generation_id: str
+    ahead_count: int
+    estimated_wait: _duration_pb2.Duration
+    def __init__(self, generation_id: _Optional[str] = ..., ahead_count: _Optional[int] = ..., estimated_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ChoiceDelta(_message.Message):
     __slots__ = ("index", "text", "reasoning_text", "tool_call", "token_ids", "logprobs")
@@ -175,3 +207,43 @@ class GenerationCompleted(_message.Message):
     usage: _usage_pb2.Usage
     timing: _usage_pb2.Timing
     def __init__(self, usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
+
+class GetGenerationRequest(_message.Message):
+    __slots__ = ("generation_id",)
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    generation_id: str
+    def __init__(self, generation_id: _Optional[str] = ...) -> None: ...
+
+class GetGenerationResponse(_message.Message):
+    __slots__ = ("state", "last_sequence", "usage", "model", "priority", "create_time", "failure_reason", "timing", "ahead_count")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
+    TIMING_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    state: GenerationState
+    last_sequence: int
+    usage: _usage_pb2.Usage
+    model: str
+    priority: Priority
+    create_time: _timestamp_pb2.Timestamp
+    failure_reason: _error_reason_pb2.ErrorReason
+    timing: _usage_pb2.Timing
+    ahead_count: int
+    def __init__(self, state: _Optional[_Union[GenerationState, str]] = ..., last_sequence: _Optional[int] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failure_reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., ahead_count: _Optional[int] = ...) -> None: ...
+
+class CancelGenerationRequest(_message.Message):
+    __slots__ = ("generation_id",)
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    generation_id: str
+    def __init__(self, generation_id: _Optional[str] = ...) -> None: ...
+
+class CancelGenerationResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: GenerationState
+    def __init__(self, state: _Optional[_Union[GenerationState, str]] = ...) -> None: ...

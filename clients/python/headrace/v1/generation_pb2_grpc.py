@@ -41,6 +41,16 @@ class GenerationServiceStub:
                 request_serializer=headrace_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.GetGeneration = channel.unary_unary(
+                '/headrace.v1.GenerationService/GetGeneration',
+                request_serializer=headrace_dot_v1_dot_generation__pb2.GetGenerationRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_generation__pb2.GetGenerationResponse.FromString,
+                _registered_method=True)
+        self.CancelGeneration = channel.unary_unary(
+                '/headrace.v1.GenerationService/CancelGeneration',
+                request_serializer=headrace_dot_v1_dot_generation__pb2.CancelGenerationRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_generation__pb2.CancelGenerationResponse.FromString,
+                _registered_method=True)
 
 
 class GenerationServiceServicer:
@@ -61,6 +71,23 @@ class GenerationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetGeneration(self, request, context):
+        """Reads where a generation is: one that waits or runs on this server, or
+        ended there within the last minutes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelGeneration(self, request, context):
+        """Stops a generation from any connection to this server. Its reader gets
+        FINISH_REASON_CANCELLED for every choice that was open, usage, and status
+        OK. Idempotent: a generation that has ended stays as it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -68,6 +95,16 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=headrace_dot_v1_dot_generation__pb2.GenerateRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_generation__pb2.GenerateResponse.SerializeToString,
+            ),
+            'GetGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGeneration,
+                    request_deserializer=headrace_dot_v1_dot_generation__pb2.GetGenerationRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_generation__pb2.GetGenerationResponse.SerializeToString,
+            ),
+            'CancelGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelGeneration,
+                    request_deserializer=headrace_dot_v1_dot_generation__pb2.CancelGenerationRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_generation__pb2.CancelGenerationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -99,6 +136,60 @@ class GenerationService:
             '/headrace.v1.GenerationService/Generate',
             headrace_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
             headrace_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.GenerationService/GetGeneration',
+            headrace_dot_v1_dot_generation__pb2.GetGenerationRequest.SerializeToString,
+            headrace_dot_v1_dot_generation__pb2.GetGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.GenerationService/CancelGeneration',
+            headrace_dot_v1_dot_generation__pb2.CancelGenerationRequest.SerializeToString,
+            headrace_dot_v1_dot_generation__pb2.CancelGenerationResponse.FromString,
             options,
             channel_credentials,
             insecure,
