@@ -138,11 +138,12 @@ def _contract() -> str | None:
 
 def _children(contract: str) -> list[Child]:
     """Return the processes in the order in which they are started; they end in the opposite one."""
+    back_s = _seconds("HEADRACE_DRAIN_DELAY_S", "0") + _seconds("HEADRACE_SHUTDOWN_GRACE_S", DEFAULT_GRACE_S)
     front_s = _seconds("HEADRACE_GATEWAY_DRAIN_DELAY_S", "0") + _seconds(
         "HEADRACE_GATEWAY_DRAIN_GRACE_S", DEFAULT_GRACE_S
     )
     children = [
-        Child("service", [sys.executable, "-m", "service"], _seconds("HEADRACE_SHUTDOWN_GRACE_S", DEFAULT_GRACE_S)),
+        Child("service", [sys.executable, "-m", "service"], back_s),
         Child("gateway", [sys.executable, "-m", "gateway"], front_s),
     ]
     if contract:

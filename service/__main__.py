@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvloop
 
@@ -17,7 +19,7 @@ from service.catalog.file import ModelDeclaration, ModelsFileError
 from service.composition import declared_models, open_models
 from service.config import ServiceSettings
 from service.core.errors import ServiceError
-from service.generation.watch import Limits
+from service.generation.limits import Limits
 from service.rpc.generation import DeadlinePolicy
 from service.rpc.server import RpcServer, ServerOptions, TlsFiles
 from service.templates import TemplateError
@@ -40,10 +42,10 @@ def main() -> int:
 
 
 async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]) -> int:
-    stop = _on_signals()
+    signals = _Signals()
     telemetry = otel.configure("headrace-service", __version__)
     opening = asyncio.create_task(open_models(declarations))
-    asked_to_stop = asyncio.create_task(stop.wait())
+    asked_to_stop = asyncio.create_task(signals.first.wait())
     await asyncio.wait((opening, asked_to_stop), return_when=asyncio.FIRST_COMPLETED)
     asked_to_stop.cancel()
     try:
@@ -65,6 +67,8 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
         except OSError as error:
             logger.error("cannot start: %s", error)
             return 1
+        if server.admin_port is not None:
+            logger.info("admin calls on %s:%d", settings.admin_host, server.admin_port)
         logger.info(
             "serving on %s:%d%s",
             settings.host,
@@ -72,11 +76,9 @@ async def _serve(settings: ServiceSettings, declarations: list[ModelDeclaration]
             " with TLS" if settings.tls_cert_file else "",
             extra={"models": [model.id for model in registry], "version": __version__},
         )
-        await stop.wait()
-        # A second signal ends what still runs at once.
-        _on_signals(server.drain.hurry)
-        logger.info("draining", extra={"running": server.drain.running, "grace_s": settings.shutdown_grace_s})
-        await server.stop(settings.shutdown_grace_s)
+        await signals.first.wait()
+        with signals.second_is(server.hurry):
+            await server.stop(settings.shutdown_grace_s, delay_s=settings.drain_delay_s)
     finally:
         for model in registry:
             await model.backend.close()
@@ -92,12 +94,36 @@ def _told(error: Exception) -> str:
     return str(error)
 
 
-def _on_signals(do: Callable[[], None] | None = None) -> asyncio.Event:
-    """Handle SIGTERM and SIGINT with `do`, or by setting the event that is returned."""
-    event = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, do or event.set)
-    return event
+class _Signals:
+    """SIGTERM and SIGINT: the first asks for the end, every other one for the end at once.
+
+    Where nothing else is said, in what cannot be cut short in order, another one
+    kills the process as if it were not handled.
+    """
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self._do: Callable[[], None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on, number)
+
+    @contextmanager
+    def second_is(self, do: Callable[[], None]) -> Iterator[None]:
+        """Have a second signal call `do` for the length of the block."""
+        self._do = do
+        try:
+            yield
+        finally:
+            self._do = None
+
+    def _on(self, number: signal.Signals) -> None:
+        if not self.first.is_set():
+            self.first.set()
+        elif self._do is not None:
+            self._do()
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 def _server_options(settings: ServiceSettings) -> ServerOptions:
@@ -109,6 +135,8 @@ def _server_options(settings: ServiceSettings) -> ServerOptions:
     return ServerOptions(
         host=settings.host,
         port=settings.grpc_port,
+        admin_host=settings.admin_host,
+        admin_port=settings.admin_port,
         tls=tls,
         max_message_bytes=settings.max_message_bytes,
         health_interval_s=settings.health_interval_s,
@@ -117,9 +145,14 @@ def _server_options(settings: ServiceSettings) -> ServerOptions:
 
 def _limits(settings: ServiceSettings) -> Limits:
     return Limits(
+        queue_s=settings.queue_timeout_s,
+        batch_queue_s=settings.batch_queue_timeout_s,
         first_token_s=settings.first_token_timeout_s,
         token_gap_s=settings.token_gap_timeout_s,
         reader_s=settings.reader_timeout_s,
+        room_s=settings.full_reader_timeout_s,
+        unsent_events=settings.unsent_events,
+        unsent_bytes=settings.unsent_bytes,
     )
 
 
@@ -128,6 +161,7 @@ def _deadlines(settings: ServiceSettings) -> DeadlinePolicy:
         default_s=settings.default_deadline_s,
         maximum_s=settings.max_deadline_s,
         floor_s=settings.deadline_floor_s,
+        margin_s=settings.deadline_margin_s,
     )
 
 

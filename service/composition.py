@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from service.admission.limits import AdmissionLimits, default_reserved, reserved_problem
 from service.admission.slots import Slots
 from service.backends.base import Backend, BackendInfo, Feature, Health
 from service.backends.llamacpp.backend import LlamaCppBackend
@@ -25,9 +26,10 @@ from service.catalog.file import BackendOptions, ModelDeclaration, ModelsFileErr
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.config import ServiceSettings
+from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
 from service.parsing import ReasoningFormat, ToolFormat, reasoning_format_of, tool_format_of
-from service.telemetry.instruments import record_engine_stop
+from service.telemetry.instruments import record_engine_stop, watch_slots
 from service.templates import ChatTemplate, TemplateError, load_template
 from service.tokens import DecoderError, JsonTokenizer, TokenCodec
 
@@ -56,7 +58,7 @@ def declared_models(settings: ServiceSettings) -> list[ModelDeclaration]:
 
 def _single_model(settings: ServiceSettings) -> ModelDeclaration:
     options: dict[str, Any]
-    sampling = SamplingDefaults()
+    sampling, running = SamplingDefaults(), settings.max_running
     match settings.backend:
         case "llamacpp":
             is_sample = settings.model_path is None
@@ -69,7 +71,6 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
                 "grammars": settings.grammars,
             }
             name = "gemma-3-270m" if settings.model_path is None else settings.model_path.stem
-            running = settings.slots
             if is_sample:
                 # A base model of this size answers simple questions when it takes the likeliest token.
                 sampling = SamplingDefaults(temperature=0.0)
@@ -81,14 +82,14 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
                 "engine_model": settings.triton_engine_model,
                 "max_context_tokens": settings.triton_max_context_tokens,
             }
-            name, running = settings.triton_model, settings.triton_max_running
+            name = settings.triton_model
         case "simulator":
             options = {
                 "queue_ms": settings.simulator_queue_ms,
                 "prefill_ms": settings.simulator_prefill_ms,
                 "token_ms": settings.simulator_token_ms,
             }
-            name, running = "simulator", settings.simulator_max_running
+            name, running = "simulator", running or settings.simulator_max_running
     return ModelDeclaration(
         id=name,
         aliases=("default",),
@@ -99,6 +100,10 @@ def _single_model(settings: ServiceSettings) -> ModelDeclaration:
         tokenizer=settings.tokenizer,
         max_running=running,
         max_waiting=settings.max_waiting,
+        max_waiting_batch=settings.max_waiting_batch,
+        reserved_slots=settings.reserved_slots,
+        batch_turn=settings.batch_turn,
+        refuse_hopeless_deadlines=settings.refuse_hopeless_deadlines,
         sampling=sampling,
         options=options,
     )
@@ -111,18 +116,18 @@ async def open_models(declarations: Sequence[ModelDeclaration]) -> Registry:
     `TokenizerError`, and closes the backends then; so does cancelling it.
     """
     tokenizers: dict[tuple[Path, str], JsonTokenizer] = {}
-    opened: list[tuple[ModelDeclaration, BackendOptions, Backend, JsonTokenizer | None]] = []
+    opened: list[tuple[ModelDeclaration, Backend, JsonTokenizer | None]] = []
     try:
         for declaration in declarations:
             options = declaration.backend_options()
             tokenizer = _tokenizer(declaration, tokenizers)
-            opened.append((declaration, options, _backend(declaration.id, options, tokenizer), tokenizer))
+            opened.append((declaration, _backend(declaration.id, options, tokenizer), tokenizer))
         async with asyncio.TaskGroup() as starting:
-            for _, _, backend, _ in opened:
+            for _, backend, _ in opened:
                 starting.create_task(backend.start())
         return Registry([_model(*parts) for parts in opened])
     except BaseException as error:
-        for _, _, backend, _ in opened:
+        for _, backend, _ in opened:
             await backend.close()
         if isinstance(error, BaseExceptionGroup):
             raise error.exceptions[0] from None
@@ -152,7 +157,7 @@ def _load_tokenizer(path: Path, declaration: ModelDeclaration) -> JsonTokenizer:
 def _backend(model_id: str, options: BackendOptions, tokenizer: JsonTokenizer | None) -> Backend:
     match options:
         case LlamaCppOptions():
-            return LlamaCppBackend(options)
+            return LlamaCppBackend(options, on_stop=partial(record_engine_stop, model_id))
         case TritonOptions():
             return TritonBackend(
                 options,
@@ -160,7 +165,7 @@ def _backend(model_id: str, options: BackendOptions, tokenizer: JsonTokenizer | 
                 on_stop=partial(record_engine_stop, model_id),
             )
         case SimulatorOptions():
-            return SimulatorBackend(options)
+            return SimulatorBackend(options, on_stop=partial(record_engine_stop, model_id))
 
 
 def _template(declaration: ModelDeclaration, info: BackendInfo) -> ChatTemplate | None:
@@ -188,13 +193,31 @@ def _reasoning_format(name: str, template: ChatTemplate | None) -> ReasoningForm
     return reasoning_format_of(template.source) if name == "auto" else ReasoningFormat(name)
 
 
-def _model(
-    declaration: ModelDeclaration, options: BackendOptions, backend: Backend, tokenizer: JsonTokenizer | None
-) -> Model:
+def _slots(declaration: ModelDeclaration, info: BackendInfo) -> Slots:
+    """Return the model's slots, watched by the gauges. Raises INVALID_FIELD if more are reserved than there are."""
+    running = declaration.max_running or info.max_running or DEFAULT_RUNNING
+    reserved = declaration.reserved_slots
+    if reserved is None:
+        reserved = default_reserved(running)
+    elif problem := reserved_problem(reserved, running):
+        message = f"model {declaration.id!r}: reserved_slots {problem}; max_running sets how many there are."
+        raise ServiceError(Reason.INVALID_FIELD, message)
+    slots = Slots(
+        AdmissionLimits(
+            running=running,
+            reserved=reserved,
+            waiting=declaration.max_waiting,
+            waiting_batch=declaration.max_waiting_batch,
+            batch_turn=declaration.batch_turn,
+            refuses_hopeless=declaration.refuse_hopeless_deadlines,
+        )
+    )
+    watch_slots(declaration.id, slots)
+    return slots
+
+
+def _model(declaration: ModelDeclaration, backend: Backend, tokenizer: JsonTokenizer | None) -> Model:
     info = backend.info
-    running = declaration.max_running
-    if running is None:
-        running = options.slots if isinstance(options, LlamaCppOptions) else DEFAULT_RUNNING
     sampling = declaration.sampling.model_dump(exclude_none=True)
     missing = [name for name in sampling if Feature(f"sampling.{name}") not in info.features]
     if missing:
@@ -209,7 +232,7 @@ def _model(
     return Model(
         id=declaration.id,
         backend=backend,
-        slots=Slots(running_limit=running, waiting_limit=declaration.max_waiting),
+        slots=_slots(declaration, info),
         aliases=declaration.aliases,
         owned_by=declaration.owned_by,
         created_at_s=time.time(),

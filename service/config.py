@@ -9,11 +9,13 @@ from pydantic import Field, model_validator
 
 from runtime.logs import LogFormat
 from runtime.settings import Settings
+from service.admission.limits import DEFAULT_BATCH_TURN, DEFAULT_WAITING, reserved_problem
 from service.backends.triton.options import ContractName
 from service.catalog.file import ReasoningParserName, ToolParserName
 
 __all__ = ["ServiceSettings"]
 
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "[::]", "::"})  # noqa: S104 - recognised here, not bound
 BackendName = Literal["llamacpp", "triton", "simulator"]
 
 
@@ -22,6 +24,17 @@ class ServiceSettings(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on. Loopback unless told otherwise.")
     grpc_port: int = Field(50051, ge=0, le=65535, description="gRPC port; 0 takes any free one.")
+    admin_host: str = Field(
+        "127.0.0.1",
+        description="Address of the port for operators. Whoever reaches it can take the server out of service.",
+    )
+    admin_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of AdminService (status, drain, resume), with the TLS of the gRPC port; 0 takes any free "
+        "one; unset: none.",
+    )
 
     models_file: Path | None = Field(
         None, description="TOML file that declares the models. Without one, a single model is served by --backend."
@@ -74,14 +87,42 @@ class ServiceSettings(Settings):
     triton_max_context_tokens: int | None = Field(
         None, ge=16, description="triton: prompt plus output that the engine was built for; unset: only it can tell."
     )
-    triton_max_running: int = Field(16, ge=1, description="triton: requests that run at once.")
     simulator_queue_ms: float = Field(0, ge=0, description="simulator: wait in the engine's queue, in milliseconds.")
     simulator_prefill_ms: float = Field(
         0, ge=0, description="simulator: from there to the first token, in milliseconds."
     )
     simulator_token_ms: float = Field(20, ge=0, description="simulator: gap between tokens, in milliseconds.")
     simulator_max_running: int = Field(4096, ge=1, description="simulator: requests that run at once.")
-    max_waiting: int = Field(256, ge=0, description="Requests that may wait for a slot of the single model.")
+    max_running: int | None = Field(
+        None,
+        ge=1,
+        description="Slots of the single model: choices that run at once. Unset takes the engine's own number: for "
+        "llamacpp --slots; for triton what the model's configuration says when the service starts, and 16 where it "
+        "says nothing or cannot be read then; for the simulator --simulator-max-running.",
+    )
+    max_waiting: int = Field(
+        DEFAULT_WAITING, ge=0, description="Interactive requests that may wait for a slot of the single model."
+    )
+    max_waiting_batch: int = Field(
+        DEFAULT_WAITING, ge=0, description="Batch requests that may wait for a slot of the single model."
+    )
+    reserved_slots: int | None = Field(
+        None,
+        ge=0,
+        description="Slots of the single model that batch leaves free for interactive requests. Unset takes an eighth "
+        "of the slots, at least 1 of 4 or more, and none of fewer.",
+    )
+    batch_turn: int = Field(
+        DEFAULT_BATCH_TURN,
+        ge=2,
+        description="Of so many slots that are granted while batch requests wait, one goes to them even if interactive "
+        "requests wait too.",
+    )
+    refuse_hopeless_deadlines: bool = Field(
+        default=True,
+        description="Refuse a request at once whose deadline passes before there can be a token, as the present load "
+        "tells.",
+    )
 
     tls_cert_file: Path | None = Field(
         None, description="PEM certificate chain; turns TLS on together with --tls-key-file."
@@ -102,11 +143,39 @@ class ServiceSettings(Settings):
     deadline_floor_s: float = Field(
         0.01, ge=0, description="A call with less time left is refused before it takes a slot."
     )
+    deadline_margin_s: float = Field(
+        0.05,
+        ge=0,
+        le=60,
+        description="How long before the caller's deadline work ends, so that the caller is told why; at most a "
+        "twentieth of the deadline.",
+    )
+    queue_timeout_s: float = Field(
+        60, gt=0, description="Longest wait of an interactive request for a slot; then it is refused."
+    )
+    batch_queue_timeout_s: float = Field(3600, gt=0, description="The same for a batch request.")
     first_token_timeout_s: float = Field(120, gt=0, description="Longest silence of the engine before the first token.")
     token_gap_timeout_s: float = Field(60, gt=0, description="Longest silence of the engine between tokens.")
     reader_timeout_s: float = Field(30, gt=0, description="Longest wait for a reader to take one event.")
+    full_reader_timeout_s: float = Field(
+        5, gt=0, description="The same while as many events wait for the reader as may: the engine is held up then."
+    )
+    unsent_events: int = Field(
+        64, ge=1, description="Events of one generation that may wait for its reader; deltas that wait are joined."
+    )
+    unsent_bytes: int = Field(8 * 1024, ge=1024, description="Bytes of one generation that may wait for its reader.")
     health_interval_s: float = Field(5, gt=0, description="How often the engines are asked whether they work.")
-    shutdown_grace_s: float = Field(30, ge=0, description="After SIGTERM, time that running generations get.")
+    drain_delay_s: float = Field(
+        0,
+        ge=0,
+        le=3600,
+        description="After SIGTERM, time to go on serving while health already says no, so that balancers look away "
+        "first; after it every connection is told to go elsewhere. Set it to two probe intervals behind a balancer. "
+        "With 0 there is taken to be no elsewhere, and new work is told DRAINING.",
+    )
+    shutdown_grace_s: float = Field(
+        30, ge=0, description="After SIGTERM and --drain-delay-s, time that running generations get."
+    )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: LogFormat = Field("auto", description="json, text, or auto: text on a terminal.")
@@ -130,8 +199,21 @@ class ServiceSettings(Settings):
             )
             if (path := getattr(self, name)) is not None and not path.is_file()
         ]
+        own = {"llamacpp": self.slots, "simulator": self.simulator_max_running}.get(self.backend)
+        running = self.max_running or own
+        if self.models_file is None and self.reserved_slots is not None and running is not None:
+            problem = reserved_problem(self.reserved_slots, running)
+            problems += [f"--reserved-slots {problem}"] if problem else []
+        if self._is_one_port_twice():
+            problems.append("--admin-port must not be --grpc-port: callers must not reach it")
         if self.deadline_floor_s > self.max_deadline_s:
             problems.append("--deadline-floor-s must not exceed --max-deadline-s")
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _is_one_port_twice(self) -> bool:
+        if not self.admin_port or self.admin_port != self.grpc_port:
+            return False
+        hosts = {self.host, self.admin_host}
+        return len(hosts) == 1 or bool(hosts & _EVERY_ADDRESS)

@@ -1,105 +1,242 @@
-"""A bounded number of running generations and a bounded waiting line: interactive before batch, else as they came."""
+"""The slots of one model for those who wait for them: the asyncio edge of the admission queue.
+
+Owns the clock and the waiters. Who is next is decided in `queue`, how long it
+takes in `estimate`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final, Self
 
+from service.admission.entry import Entry, State
+from service.admission.estimate import LoadEstimate
+from service.admission.limits import AdmissionLimits
+from service.admission.queue import AdmissionQueue, Outlook
 from service.core.errors import Reason, ServiceError
+from service.core.request import Priority
 
-__all__ = ["Slots"]
+__all__ = ["Slots", "Ticket"]
 
-# What a refused caller is told to wait; the next slot is not foreseeable here.
-RETRY_AFTER_S = 1.0
+# What a refused caller is told to wait: while nothing is known, and the bounds of what is.
+_UNKNOWN_RETRY_S: Final = 1.0
+_LEAST_RETRY_S: Final = 0.1
+_LONGEST_RETRY_S: Final = 30.0
 
 
-_Entry = tuple[int, asyncio.Future[None]]
+class Ticket:
+    """A request's place in the line and then its slots. Made by `Slots.enter`; to be used in one `async with`.
+
+    Leaving the block leaves the line or frees the slots, whatever the state, also
+    when it is left by a cancel that meets the grant.
+    """
+
+    __slots__ = ("_entry", "_slots")
+
+    def __init__(self, slots: Slots, entry: Entry) -> None:
+        self._slots = slots
+        self._entry = entry
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    @property
+    def is_granted(self) -> bool:
+        """True while it has its slots."""
+        return self._entry.state is State.GRANTED
+
+    @property
+    def ahead(self) -> int:
+        """Requests of its class that are in front of it, as things stand; 0 unless it waits."""
+        return self._slots.outlook(self._entry).ahead if self._entry.state is State.WAITING else 0
+
+    def estimated_wait_s(self) -> float | None:
+        """Return how long it is likely to wait from now on; 0 unless it waits, None while too little is known."""
+        return self._slots.expected_wait_s(self._entry) if self._entry.state is State.WAITING else 0.0
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Return True once it has its slots, False when the time has passed or it was left.
+
+        One task at a time. Cancelling changes nothing about the place in the
+        line: the block has to be left for that.
+        """
+        if self._entry.state is State.WAITING:
+            await self._slots.wait(self._entry, timeout_s)
+        return self.is_granted
+
+    def leave(self) -> None:
+        """Leave the line or free the slots. Idempotent."""
+        self._slots.leave(self._entry)
 
 
 class Slots:
-    """The slots of one model.
+    """The slots of one model and its waiting lines; for one event loop. `clock` is monotonic, in seconds."""
 
-    A request may need several (one per choice); it waits until it has them
-    all, and a smaller one behind it does not overtake, so that none starves
-    within its class. Batch requests have a line of their own, of which none gets
-    a slot while an interactive one waits; the waiting limit holds for both.
-    """
-
-    def __init__(self, *, running_limit: int, waiting_limit: int) -> None:
-        self._running_limit = running_limit
-        self._waiting_limit = waiting_limit
-        self._running = 0
-        self._interactive: deque[_Entry] = deque()
-        self._batch: deque[_Entry] = deque()
+    def __init__(self, limits: AdmissionLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._queue = AdmissionQueue(limits)
+        self._estimate = LoadEstimate()
+        self._clock = clock
+        self._waiters: dict[Entry, asyncio.Future[None]] = {}
+        self._refused_s: float | None = None
 
     @property
-    def running(self) -> int:
-        """Slots in use."""
-        return self._running
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the waiting line, of both classes."""
-        return len(self._interactive) + len(self._batch)
+    def limits(self) -> AdmissionLimits:
+        """The bounds."""
+        return self._queue.limits
 
     @property
     def running_limit(self) -> int:
         """Slots in all."""
-        return self._running_limit
+        return self._queue.limits.running
+
+    @property
+    def running(self) -> int:
+        """Slots in use."""
+        return self._queue.running
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the lines, of both classes."""
+        return self._queue.waiting
+
+    def running_of(self, priority: Priority) -> int:
+        """Return the slots that a class uses."""
+        return self._queue.running_of(priority)
+
+    def waiting_of(self, priority: Priority) -> int:
+        """Return how many requests of a class wait."""
+        return self._queue.waiting_of(priority)
+
+    def was_full_within(self, seconds: float) -> bool:
+        """Return whether a line has refused a request in the last `seconds`."""
+        return self._refused_s is not None and self._clock() - self._refused_s <= seconds
+
+    def enter(self, count: int = 1, *, priority: Priority = Priority.INTERACTIVE, tenant: str = "") -> Ticket:
+        """Return a place in the line, or slots if they are free: `async with slots.enter(2) as ticket`.
+
+        Raises QUEUE_FULL at once if the line of its class is full, ValueError for
+        more slots than there are. `tenant` is whose it is; slots are shared out
+        between tenants.
+        """
+        now_s = self._clock()
+        entry = self._queue.enter(count, priority, tenant, now_s)
+        if entry is None:
+            self._refused_s = now_s
+            raise self._full(priority, now_s)
+        return Ticket(self, entry)
 
     @asynccontextmanager
-    async def take(self, count: int = 1, *, batch: bool = False) -> AsyncIterator[None]:
-        """Hold `count` slots for the length of the block.
+    async def take(
+        self, count: int = 1, *, priority: Priority = Priority.INTERACTIVE, tenant: str = ""
+    ) -> AsyncIterator[None]:
+        """Hold `count` slots for the length of the block, after waiting for them as long as it takes.
 
-        Waits in line if they are not free. Raises QUEUE_FULL at once if the
-        line is full. Cancelling leaves the line and frees what was granted.
+        Raises what `enter` does. Cancelling leaves the line and frees what was granted.
         """
-        await self._acquire(count, batch=batch)
-        try:
+        async with self.enter(count, priority=priority, tenant=tenant) as ticket:
+            await ticket.wait()
             yield
-        finally:
-            self._running -= count
-            self._grant()
 
-    async def _acquire(self, count: int, *, batch: bool) -> None:
-        if count > self._running_limit:
-            raise ValueError(f"{count} slots asked for, {self._running_limit} exist")
-        # An interactive request passes the batch line, and stands behind its own.
-        is_first = not self._interactive and not (batch and self._batch)
-        if is_first and self._running + count <= self._running_limit:
-            self._running += count
+    def note_first_token(self, seconds: float) -> None:
+        """Note how long after it got its slots a request had its first token."""
+        self._estimate.note_first_token(seconds, self._clock())
+
+    def check_room(self, priority: Priority = Priority.INTERACTIVE) -> None:
+        """Raise QUEUE_FULL if a request that came now would find its line full.
+
+        Asked before the work that a request takes until it can stand in line; `enter`
+        asks again.
+        """
+        if self.waiting_of(priority) >= self.limits.waiting_of(priority) > 0:
+            self._refused_s = self._clock()
+            raise self._full(priority, self._refused_s)
+
+    def check_deadline(
+        self,
+        remaining_s: float,
+        count: int = 1,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        tenant: str = "",
+    ) -> None:
+        """Raise DEADLINE_TOO_SHORT if a request that came now could not have a token in time.
+
+        `service.admission.estimate` says what is taken for certain.
+        """
+        if not self.limits.refuses_hopeless:
             return
-        if self.waiting >= self._waiting_limit:
-            raise ServiceError(
-                Reason.QUEUE_FULL,
-                "The model is busy and its waiting line is full; retry later.",
-                metadata={"queueLimit": str(self._waiting_limit)},
-                retry_after_s=RETRY_AFTER_S,
-            )
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line, entry = self._batch if batch else self._interactive, (count, granted)
-        line.append(entry)
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.cancelled():
-                if entry in line:
-                    line.remove(entry)
-            else:
-                self._running -= count  # granted in the same turn as the cancel
-            self._grant()
-            raise
+        now_s = self._clock()
+        outlook = self._queue.outlook_of_new(count, priority, tenant)
+        least = self._estimate.forecast(outlook.slots_ahead, count, self.limits.running_of(priority), now_s)
+        if not least.is_hopeless(remaining_s):
+            return
+        remaining_ms, queue_ms, first_token_ms = (
+            round(1000 * seconds) for seconds in (remaining_s, least.queue_s, least.first_token_s)
+        )
+        raise ServiceError(
+            Reason.DEADLINE_TOO_SHORT,
+            f"The deadline leaves {remaining_ms} ms, and under the present load the first token takes at least "
+            f"{queue_ms + first_token_ms} ms: {queue_ms} ms until a slot is free and {first_token_ms} ms from there. "
+            "Allow more time, or come again under less load.",
+            metadata={
+                "remainingMs": str(remaining_ms),
+                "queueMs": str(queue_ms),
+                "firstTokenMs": str(first_token_ms),
+            },
+        )
 
-    def _grant(self) -> None:
-        while line := self._interactive or self._batch:
-            count, granted = line[0]
-            if granted.cancelled():  # its task has not run since
-                line.popleft()
-                continue
-            if self._running + count > self._running_limit:
-                return
-            line.popleft()
-            self._running += count
-            granted.set_result(None)
+    def outlook(self, entry: Entry) -> Outlook:
+        """For `Ticket`: what lies before a waiting request."""
+        return self._queue.outlook(entry)
+
+    def expected_wait_s(self, entry: Entry) -> float | None:
+        """For `Ticket`: the mean time until it is granted."""
+        outlook = self._queue.outlook(entry)
+        return self._estimate.expected_wait_s(outlook.shortage, outlook.lanes, self._clock())
+
+    async def wait(self, entry: Entry, timeout_s: float | None) -> None:
+        """For `Ticket`: return when it is granted, has left, or the time has passed."""
+        if entry in self._waiters:
+            raise RuntimeError("two tasks wait for one ticket")
+        loop = asyncio.get_running_loop()
+        waiter = self._waiters[entry] = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            del self._waiters[entry]
+            if timer is not None:
+                timer.cancel()
+
+    def leave(self, entry: Entry) -> None:
+        """For `Ticket`: leave the line or free the slots."""
+        now_s = self._clock()
+        if entry.state is State.GRANTED:
+            self._estimate.note_hold(now_s - entry.granted_s, now_s)
+        granted = self._queue.leave(entry, now_s)
+        for changed in (entry, *granted):
+            if (waiter := self._waiters.get(changed)) is not None:
+                _wake(waiter)
+
+    def _full(self, priority: Priority, now_s: float) -> ServiceError:
+        outlook = self._queue.outlook_of_place(priority)
+        wait_s = self._estimate.expected_wait_s(outlook.shortage, outlook.lanes, now_s)
+        limit = self.limits.waiting_of(priority)
+        return ServiceError(
+            Reason.QUEUE_FULL,
+            f"The model is busy and its waiting line for {priority.value} requests is full; retry later.",
+            metadata={"queueLimit": str(limit), "priority": priority.value},
+            retry_after_s=(_UNKNOWN_RETRY_S if wait_s is None else min(max(wait_s, _LEAST_RETRY_S), _LONGEST_RETRY_S)),
+        )
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    # Its task may have been cancelled in the same turn of the loop.
+    if not waiter.done():
+        waiter.set_result(None)

@@ -205,7 +205,10 @@ class BackendInfo:
     `provider` is the OTel `gen_ai.provider.name`. `server_address` and
     `server_port` are None for an engine in this process. `fingerprint` changes
     when the engine's configuration does. `chat_template` and `bos_text` come
-    from the model file, if it has them.
+    from the model file, if it has them. `max_running` is how many generations the
+    engine runs at once, those of all its servers together; None where it does not
+    say. What comes beyond it waits, and had better wait where its place in the
+    line and its deadline are known.
     """
 
     provider: str
@@ -222,6 +225,7 @@ class BackendInfo:
     longest_token_bytes: int | None = None
     server_address: str | None = None
     server_port: int | None = None
+    max_running: int | None = None
 
 
 class Backend(Protocol):

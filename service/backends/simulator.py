@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -25,8 +25,10 @@ from service.backends.base import (
     EngineOutput,
     EngineRequest,
     EngineStarted,
+    EngineStop,
     Feature,
     Health,
+    StopOutcome,
 )
 from service.backends.simulator_words import VOCAB_SIZE, WORDS, WordTokenizer, id_of_word
 from service.core.errors import Reason, ServiceError, Violation, invalid
@@ -56,6 +58,8 @@ _FEATURES: Final = frozenset(
         Feature.TOP_LOGPROBS,
     }
 )
+# It makes no token that nobody waits for.
+_STOPPED: Final = EngineStop("simulator", StopOutcome.ACKNOWLEDGED, 0.0, 0)
 _FAULTS: Final = ("none", "error", "unavailable", "crash", "hang", "cut")
 _MARK: Final = "simulate:"
 
@@ -103,10 +107,20 @@ class SimulatorOptions:
 
 
 class SimulatorBackend:
-    """Plays `SimulatorOptions`, or the script in a prompt. The same request gives the same tokens."""
+    """Plays `SimulatorOptions`, or the script in a prompt. The same request gives the same tokens.
 
-    def __init__(self, options: SimulatorOptions | None = None) -> None:
+    `running` is how many it plays now. `on_stop` is told about every one that was
+    left before its end.
+    """
+
+    def __init__(
+        self,
+        options: SimulatorOptions | None = None,
+        *,
+        on_stop: Callable[[EngineStop], None] = lambda _stop: None,
+    ) -> None:
         self.options = options or SimulatorOptions()
+        self._on_stop = on_stop
         self.running = 0
         self._tokenizer = WordTokenizer()
         self._info = BackendInfo(
@@ -144,11 +158,16 @@ class SimulatorBackend:
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
         """Play the script. Cancelling ends it at once."""
         script = _script(self.options, request.prompt)
+        item: EngineItem | None = None
         self.running += 1
         try:
             async with aclosing(_play(script, request, await self._prompt_tokens(request))) as items:
                 async for item in items:
                     yield item
+        except (GeneratorExit, asyncio.CancelledError):
+            if not isinstance(item, EngineFinished):
+                self._on_stop(_STOPPED)
+            raise
         finally:
             self.running -= 1
 

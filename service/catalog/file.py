@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from service.admission.limits import DEFAULT_BATCH_TURN, DEFAULT_WAITING, reserved_problem
 from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.simulator import SimulatorOptions
 from service.backends.triton.options import TritonOptions
@@ -91,9 +92,17 @@ class ModelDeclaration(BaseModel):
     max_output_tokens: Annotated[int, Field(ge=1)] = 4096
     default_max_output_tokens: Annotated[int, Field(ge=1)] = 512
     max_choices: Annotated[int, Field(ge=1, le=128)] = 8
-    # Generations that run at once; unset takes the engine's own number of slots.
+    # Slots: choices that run at once; unset takes the engine's own number.
     max_running: Annotated[int, Field(ge=1)] | None = None
-    max_waiting: Annotated[int, Field(ge=0)] = 256
+    # Requests that may wait for one, of each class.
+    max_waiting: Annotated[int, Field(ge=0)] = DEFAULT_WAITING
+    max_waiting_batch: Annotated[int, Field(ge=0)] = DEFAULT_WAITING
+    # Slots that batch leaves free; unset takes an eighth of them, at least 1 of 4 or more.
+    reserved_slots: Annotated[int, Field(ge=0)] | None = None
+    # Of so many slots that are granted while batch waits, one is batch's.
+    batch_turn: Annotated[int, Field(ge=2)] = DEFAULT_BATCH_TURN
+    # Refuse at once what cannot have a token before its deadline.
+    refuse_hopeless_deadlines: bool = True
     sampling: SamplingDefaults = SamplingDefaults()
     options: dict[str, Any] = {}
 
@@ -134,6 +143,7 @@ def parse_models(text: str, name: str) -> list[ModelDeclaration]:
             declarations.append(declaration)
         problems += _options_problems(text, name, where, table)
         problems += _file_problems(text, name, where, table)
+        problems += _slots_problems(text, name, where, table)
     problems += _duplicates(text, name, tables)
     if problems:
         raise ModelsFileError([line for _, line in sorted(problems)])
@@ -169,6 +179,17 @@ def _file_problems(text: str, name: str, where: tuple[str | int, ...], table: di
     if isinstance(tokenizer, str) and not Path(tokenizer).is_file():
         found.append(_problem(text, name, (*where, "tokenizer"), f"no such file: {tokenizer}"))
     return found
+
+
+def _slots_problems(text: str, name: str, where: tuple[str | int, ...], table: dict[str, Any]) -> list[tuple[int, str]]:
+    """Return whether more slots are reserved than there are, as far as the table tells how many there are."""
+    reserved, running, options = table.get("reserved_slots"), table.get("max_running"), table.get("options", {})
+    if running is None and table.get("backend") == "llamacpp" and isinstance(options, dict):
+        running = options.get("slots", LlamaCppOptions().slots)
+    if not isinstance(reserved, int) or not isinstance(running, int) or running < 1:
+        return []
+    problem = reserved_problem(reserved, running)
+    return [_problem(text, name, (*where, "reserved_slots"), problem)] if problem else []
 
 
 def _located(text: str, name: str, base: tuple[str | int, ...], error: ValidationError) -> list[tuple[int, str]]:

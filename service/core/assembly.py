@@ -65,7 +65,7 @@ class TextAssembler:
     their log-probs make up the output; else that of the output.
     """
 
-    __slots__ = ("_decode", "_details", "_matcher", "_seen", "_sent", "_stop_ids")
+    __slots__ = ("_decode", "_decoder", "_details", "_matcher", "_seen", "_sent", "_stop_ids")
 
     def __init__(
         self,
@@ -74,13 +74,20 @@ class TextAssembler:
         *,
         include_stop: bool = False,
     ) -> None:
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decode = self._decoder.decode
         self._matcher = StopMatcher(stop_sequences, include_in_output=include_stop) if stop_sequences else None
         self._stop_ids = frozenset(stop_token_ids)
         # (characters seen before this token's text, id, logprob) of unsent tokens.
         self._details: deque[tuple[int, int | None, TokenLogprob | None]] = deque()
         self._seen = 0
         self._sent = 0
+
+    @property
+    def holds_back(self) -> bool:
+        """True while something waits for what follows it."""
+        is_in_character = bool(self._decoder.getstate()[0])
+        return is_in_character or bool(self._details) or (self._matcher is not None and self._matcher.holds_back)
 
     def feed(
         self,

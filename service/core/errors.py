@@ -33,7 +33,11 @@ class Reason(Enum):
     BACKEND_UNAVAILABLE = 13
     BACKEND_ERROR = 14
     CONSUMER_TOO_SLOW = 15
+    GENERATION_NOT_FOUND = 17
     INTERNAL = 21
+    QUEUE_TIMEOUT = 22
+    FIRST_TOKEN_TIMEOUT = 23
+    TOKEN_GAP_TIMEOUT = 24
 
 
 @dataclass(frozen=True, slots=True)

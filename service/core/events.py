@@ -1,7 +1,7 @@
 """What a generation tells its reader, in the order in which it may be told.
 
-`started (delta | choice_finished)* completed`; a failure is an exception, never
-an event.
+`queued* started (delta | choice_finished)* completed`; a failure is an exception,
+never an event.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ __all__ = [
     "Delta",
     "Event",
     "FinishReason",
+    "Queued",
     "Started",
     "Timing",
     "TokenLogprob",
@@ -33,6 +34,7 @@ class FinishReason(Enum):
     CONTEXT_LENGTH = 3
     TOOL_CALLS = 4
     TIME_LIMIT = 6
+    CANCELLED = 7
 
 
 class TopLogprob(NamedTuple):
@@ -77,6 +79,13 @@ class Timing:
     total_s: float
     # (output tokens - choices) / decode_s; 0 when it cannot be computed.
     output_tokens_per_s: float
+
+
+class Queued(NamedTuple):
+    """The request waits: how many of its class are in front, and how long that may take if anything is known."""
+
+    ahead: int
+    estimated_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,4 +145,4 @@ class Completed:
     timing: Timing
 
 
-Event = Started | Delta | ChoiceFinished | Completed
+Event = Queued | Started | Delta | ChoiceFinished | Completed

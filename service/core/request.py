@@ -185,6 +185,7 @@ class OutputOptions:
     token_ids: bool = False
     logprobs: bool = False
     top_logprobs: int | None = None
+    queue_events: bool = False
 
 
 class ConstraintKind(Enum):

@@ -39,6 +39,11 @@ class StopMatcher:
         self._firsts = frozenset(s[0] for s in sequences)
         self._held = ""
 
+    @property
+    def holds_back(self) -> bool:
+        """True while a tail of the text may become a match."""
+        return bool(self._held)
+
     def feed(self, text: str) -> StopScan:
         """Return what may be sent now that `text` has arrived."""
         held = self._held + text

@@ -55,6 +55,11 @@ class Choice:
         self._seen = 0
         self._is_in_text = True
 
+    @property
+    def holds_back(self) -> bool:
+        """True while text waits for what follows: it may become a stop string, or is part of a character."""
+        return self._assembler.holds_back
+
     def feed(self, item: EngineOutput) -> Assembled:
         """Count `item` and return its text, cut at a stop criterion."""
         tokens = item.tokens

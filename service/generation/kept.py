@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 
+from service.core.errors import Reason, ServiceError
 from service.core.request import Constraint, ConstraintKind, GenerationRequest
+from service.generation.calls import is_forced
+from service.generation.choice import Choice
 
-__all__ = ["is_broken", "is_checked"]
+__all__ = ["check_kept", "is_broken", "is_checked"]
 
 _CHECKED = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA, ConstraintKind.CHOICE})
 
@@ -41,3 +44,13 @@ def is_broken(constraint: Constraint, answer: str) -> bool:
     except ValueError:
         return True
     return constraint.kind is ConstraintKind.JSON_OBJECT and not isinstance(value, dict)
+
+
+def check_kept(request: GenerationRequest, choice: Choice) -> None:
+    """Raise BACKEND_ERROR if an answer that its model ended is not what the engine was held to."""
+    if request.constraint is not None and choice.answer is not None:
+        is_kept = not is_broken(request.constraint, "".join(choice.answer))
+    else:
+        is_kept = not is_forced(request) or (choice.parser is not None and bool(choice.parser.calls))
+    if not is_kept:
+        raise ServiceError(Reason.BACKEND_ERROR, "The engine did not keep to what the answer has to look like.")

@@ -10,24 +10,30 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from service.backends.base import EngineFinish, EngineFinished, EngineItem, EngineOutput, EngineRequest, EngineStarted
+from service.admission.slots import Ticket
+from service.backends.base import EngineFinished, EngineItem, EngineOutput, EngineRequest, EngineStarted
 from service.catalog.model import Model
 from service.core.assembly import MAX_DELTA_CHARS, Assembled, TextAssembler
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
-from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Started, Usage
-from service.core.request import GenerationRequest, Priority
+from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Queued, Started, Usage
+from service.core.request import GenerationRequest
 from service.core.timing import StreamClock
-from service.generation.calls import blamed_on_tools, is_forced, parser_of, tells_reasoning_apart
+from service.generation.calls import blamed_on_tools, parser_of, tells_reasoning_apart
 from service.generation.choice import Choice
+from service.generation.finish import SOFT_ENDS, events_without_run, finish_reason
 from service.generation.fit import fit
-from service.generation.kept import is_broken, is_checked
+from service.generation.kept import check_kept, is_checked
 from service.generation.runs import open_runs
 from service.generation.watch import Cause, Phase, Watch
 from service.telemetry.trace import GenerationTrace
 
 __all__ = ["Generation"]
+
+# How often a waiting caller is told of its place.
+_QUEUE_EVENT_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -45,6 +51,10 @@ class Generation:
     deadline: Deadline
     clock: StreamClock
     trace: GenerationTrace
+    # Whose it is, as admission tells callers apart; empty for all who do not say.
+    tenant: str = ""
+    # Its place in the line, from the moment it has one.
+    ticket: Ticket | None = None
     finish_reasons: list[FinishReason] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     completed: Completed | None = None
@@ -62,10 +72,30 @@ class Generation:
         through after the engine was stopped; the caller asks `watch.failure()`
         whether one of the limits was behind it.
         """
+        slots, output = self.model.slots, self.request.output
+        count, priority = self.request.choice_count, self.request.priority
+        slots.check_room(priority)
+        slots.check_deadline(self.deadline.remaining_s(), count, priority=priority, tenant=self.tenant)
+        self.watch.enter(Phase.PREPARE, time.monotonic())
         requests = await fit(self.request, self.model, self.deadline, self.id)
         self._prompt, self._adds_special_tokens = requests[0].prompt, requests[0].add_special_tokens
-        is_batch = self.request.priority is Priority.BATCH
-        async with self.model.slots.take(len(requests), batch=is_batch):
+        self._max_output_tokens = requests[0].sampling.max_output_tokens
+        async with slots.enter(count, priority=priority, tenant=self.tenant) as ticket:
+            self.ticket, ahead = ticket, -1
+            self.watch.enter(Phase.QUEUE, time.monotonic())
+            while not ticket.is_granted and self.watch.soft is None:
+                if output.queue_events and (now_ahead := ticket.ahead) != ahead:
+                    ahead = now_ahead
+                    yield Queued(ahead, ticket.estimated_wait_s())
+                try:
+                    await ticket.wait(_QUEUE_EVENT_S if output.queue_events else None)
+                except asyncio.CancelledError:
+                    if not self.watch.took_soft():
+                        raise
+            if not ticket.is_granted:
+                for event in self._without_run(requests[0]):
+                    yield event
+                return
             now_s = time.monotonic()
             self.clock.admitted_s = now_s
             self.watch.enter(Phase.ENGINE, now_s)
@@ -74,17 +104,16 @@ class Generation:
             if headers:
                 requests = [replace(r, trace_headers=headers) for r in requests]
             self._choices = {choice: self._open_choice(choice, request) for choice, request in enumerate(requests)}
-            self._max_output_tokens = requests[0].sampling.max_output_tokens
             runs = open_runs(self.model.backend, requests)
             # One flat generator: an inner one would not be closed with this one.
             try:
-                is_started, has_time_limit = False, self.request.time_limit_s is not None
-                while self._choices and not (has_time_limit and self.watch.is_time_limit_over):
-                    self.watch.enter(Phase.ENGINE, time.monotonic())
+                is_started, watch = False, self.watch
+                while self._choices and watch.soft is None:
+                    watch.enter(Phase.ENGINE, time.monotonic())
                     try:
                         choice, item = await runs.next()
                     except asyncio.CancelledError:
-                        if self.watch.took(Cause.TIME_LIMIT):
+                        if watch.took_soft():
                             break
                         raise
                     except ServiceError as error:
@@ -127,20 +156,29 @@ class Generation:
                         rest = state.flush()
                         events = self._finish(choice, rest, reason)
                         if reason is FinishReason.STOP and not rest.is_stopped:
-                            self._check_kept(state)
+                            check_kept(self.request, state)
                         for event in events:
                             yield event
                 if self._choices:
+                    watch.enter(Phase.WORK, time.monotonic())
                     await runs.aclose()
                     if not is_started:
                         yield Started(prompt_tokens=None, seed=requests[0].sampling.seed or 0)
                     for choice in list(self._choices):
                         await self._count_ahead(choice)
-                        for event in self._finish(choice, self._choices[choice].flush(), FinishReason.TIME_LIMIT):
+                        for event in self._finish(
+                            choice, self._choices[choice].flush(), SOFT_ENDS[watch.soft or Cause.TIME_LIMIT]
+                        ):
                             yield event
+                watch.enter(Phase.WORK, time.monotonic())
                 yield await self._complete(len(requests))
             finally:
                 await runs.aclose()
+
+    @property
+    def holds_back(self) -> bool:
+        """True while text waits for what follows: it may become a stop string, or is part of a character."""
+        return any(state.holds_back for state in self._choices.values())
 
     @property
     def output_tokens_so_far(self) -> int | None:
@@ -161,21 +199,22 @@ class Generation:
             keeps_answer=is_checked(self.request),
         )
 
+    def _without_run(self, request: EngineRequest) -> list[Event]:
+        """Return the events of a generation that ended while it waited. Raises DEADLINE_IN_QUEUE for the time limit."""
+        if self.watch.soft is Cause.TIME_LIMIT:
+            message = "The time limit passed while waiting for a free slot."
+            raise ServiceError(Reason.DEADLINE_IN_QUEUE, message)
+        choices = self.request.choice_count
+        self.usage = Usage(output_tokens=0)
+        self.finish_reasons += [FinishReason.CANCELLED] * choices
+        self.completed = Completed(usage=self.usage, timing=self.clock.timing(time.monotonic(), 0, choices))
+        return events_without_run(choices, request.sampling.seed or 0, self.completed)
+
     def _started(self, item: EngineItem, request: EngineRequest) -> Started:
         if isinstance(item, EngineStarted):
             self.usage = Usage(prompt_tokens=item.prompt_tokens, cached_prompt_tokens=item.cached_prompt_tokens)
             self.clock.engine_queue_s = item.queue_s or 0.0
         return Started(prompt_tokens=self.usage.prompt_tokens, seed=request.sampling.seed or 0)
-
-    def _check_kept(self, state: Choice) -> None:
-        """Raise BACKEND_ERROR if an answer that its model ended is not what the engine was held to."""
-        constraint = self.request.constraint
-        if constraint is not None and state.answer is not None:
-            is_kept = not is_broken(constraint, "".join(state.answer))
-        else:
-            is_kept = not is_forced(self.request) or (state.parser is not None and bool(state.parser.calls))
-        if not is_kept:
-            raise ServiceError(Reason.BACKEND_ERROR, "The engine did not keep to what the answer has to look like.")
 
     def _is_full(self, state: Choice) -> bool:
         """Return whether what comes next is above the limit: an engine that ignores it is cut here."""
@@ -187,6 +226,8 @@ class Generation:
             if not self.watch.has_output:
                 self.watch.has_output = True
                 self.trace.first_token()
+                if self.clock.admitted_s is not None:
+                    self.model.slots.note_first_token(now_s - self.clock.admitted_s)
             self.clock.on_output(now_s)
         return state.feed(item)
 
@@ -200,16 +241,7 @@ class Generation:
         if item.engine_queue_s is not None:
             self.clock.engine_queue_s = item.engine_queue_s
         self.trace.engine_reported(item)
-        match item.reason:
-            case EngineFinish.STOP:
-                return FinishReason.STOP
-            case EngineFinish.LENGTH:
-                return FinishReason.LENGTH
-            case EngineFinish.CONTEXT_LENGTH:
-                return FinishReason.CONTEXT_LENGTH
-            case EngineFinish.UNKNOWN:
-                tokens, limit = state.output_tokens, self._max_output_tokens
-                return FinishReason.LENGTH if tokens is not None and limit and tokens >= limit else FinishReason.STOP
+        return finish_reason(item.reason, state.output_tokens, self._max_output_tokens)
 
     async def _count_ahead(self, choice: int) -> None:
         """Count a choice's text by the configured tokenizer, where the engine did not; a long one in a thread."""

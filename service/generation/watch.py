@@ -1,6 +1,6 @@
-"""The limits of one generation, watched by one lazily armed timer.
+"""The limits of one generation's own task, watched by one lazily armed timer.
 
-A timer per token would cost more than the token. Instead the stream notes when
+A timer per token would cost more than the token. Instead the task notes when
 it entered a phase, and one timer looks at that note no more often than the
 shortest limit.
 """
@@ -10,76 +10,82 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import dataclass
 from enum import Enum
 
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
+from service.core.request import Priority
+from service.generation.limits import Limits
 
-__all__ = ["Cause", "Limits", "Phase", "Watch"]
+__all__ = ["Cause", "Phase", "Watch"]
 
 
 class Phase(Enum):
-    """What the generation waits for.
+    """What the task waits for. PREPARE and WORK are waits that nobody can shorten: a thread that counts tokens."""
 
-    HEADERS is never interrupted: gRPC cannot send a status while the headers
-    are on their way, and the caller would hang. It is short; what falls into it
-    happens at the next `enter`.
-    """
-
+    PREPARE = "prepare"
     QUEUE = "queue"
     ENGINE = "engine"
-    HEADERS = "headers"
-    READER = "reader"
+    ROOM = "room"
+    WORK = "work"
 
 
 class Cause(Enum):
-    """Which limit was reached."""
+    """Why a generation ends before its time.
+
+    TIME_LIMIT and CANCEL are soft: what was made until then is an answer. CALLER:
+    nobody is there any more to get one.
+    """
 
     DEADLINE = "deadline"
     TIME_LIMIT = "time_limit"
+    QUEUE_TIMEOUT = "queue_timeout"
     ENGINE_STALL = "engine_stall"
-    READER_STALL = "reader_stall"
+    READER_STALL = "slow_reader"
     DRAIN = "drain"
+    CANCEL = "cancel_call"
+    CALLER = "client"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds; what bounds each wait.
-
-    `first_token_s`: from admission to the engine's first item, and from any
-    item before the first token to the next. `token_gap_s`: between items after
-    that. `reader_s`: one event handed to a reader that does not read.
-    """
-
-    first_token_s: float = 120.0
-    token_gap_s: float = 60.0
-    reader_s: float = 30.0
+_SOFT = frozenset({Cause.TIME_LIMIT, Cause.CANCEL})
 
 
 class Watch:
-    """Watches the task that created it, from `with` to its end.
+    """Watches the task that enters it, from `with` to its end.
 
     When a limit is reached the task is cancelled at the point where it waits;
     `took(cause)` and `failure()` tell that cancel from any other, and must be
-    asked by whoever catches the CancelledError.
+    asked by whoever catches the CancelledError. A soft cause never interrupts
+    what cannot be left half done: it stands in `soft`, which the task reads
+    between two items.
     """
 
-    def __init__(self, deadline: Deadline, limits: Limits, time_limit: Deadline | None = None) -> None:
+    def __init__(
+        self,
+        deadline: Deadline,
+        limits: Limits,
+        time_limit: Deadline | None = None,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> None:
         self._deadline_s = deadline.at_s
         self._limits = limits
+        self._queue_s = limits.queue_limit_s(priority)
+        self._priority = priority
         self._time_limit_s = math.inf if time_limit is None else time_limit.at_s
-        self._shortest_s = min(limits.first_token_s, limits.token_gap_s, limits.reader_s)
+        self._shortest_s = min(self._queue_s, limits.first_token_s, limits.token_gap_s, limits.room_s)
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
+        self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._phase = Phase.QUEUE
+        self._phase = Phase.PREPARE
         self._since_s = time.monotonic()
-        self._deferred: Cause | None = None
         self.has_output = False
         self.cause: Cause | None = None
+        self.soft: Cause | None = None
 
     def __enter__(self) -> Watch:
+        self._task = asyncio.current_task()
+        if self.cause is not None and self._task is not None:
+            self._task.cancel()  # interrupted before it began
         self._arm()
         return self
 
@@ -87,32 +93,28 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    @property
-    def phase(self) -> Phase:
-        """What the generation waits for now."""
-        return self._phase
+        self._task = None
 
     def enter(self, phase: Phase, now_s: float) -> None:
         """Note that the task is about to wait in `phase`; `now_s` is `time.monotonic()`."""
         self._phase = phase
         self._since_s = now_s
-        if self._deferred is not None and phase is not Phase.HEADERS:
-            cause, self._deferred = self._deferred, None
-            self.interrupt(cause)
 
     @property
-    def is_time_limit_over(self) -> bool:
-        """True once the soft limit has passed, also while the task waited elsewhere."""
-        return time.monotonic() >= self._time_limit_s
+    def phase(self) -> Phase:
+        """What it waits for."""
+        return self._phase
 
     def interrupt(self, cause: Cause) -> None:
-        """Cancel the task for `cause`; the first cause stands."""
-        if self._phase is Phase.HEADERS:
-            self._deferred = self._deferred or cause
-        elif self.cause is None and self._task is not None:
+        """End the task's work for `cause`; the first cause stands."""
+        if cause in _SOFT:
+            self.soft = self.soft or cause
+            if self._phase in (Phase.PREPARE, Phase.WORK):
+                return
+        if self.cause is None:
             self.cause = cause
-            self._task.cancel()
+            if self._task is not None:
+                self._task.cancel()
 
     def took(self, cause: Cause) -> bool:
         """Return True, once, if the CancelledError just caught is ours and for `cause`.
@@ -124,30 +126,53 @@ class Watch:
         self.cause = None
         return self._task.uncancel() == 0
 
+    def took_soft(self) -> bool:
+        """Return True, once, if the CancelledError just caught is ours and for a soft cause."""
+        return self.soft is not None and self.took(self.soft)
+
     def failure(self) -> ServiceError | None:
-        """Return the failure behind the CancelledError just caught; None if it is not ours."""
+        """Return the failure behind the CancelledError just caught; None if it is not ours, or nobody would read it."""
         cause = self.cause
         if cause is None or not self.took(cause):
             return None
         match cause:
-            case Cause.DEADLINE if self._phase is Phase.QUEUE:
+            case Cause.DEADLINE if self._phase in (Phase.PREPARE, Phase.QUEUE):
                 return ServiceError(Reason.DEADLINE_IN_QUEUE, "The deadline passed while waiting for a free slot.")
             case Cause.DEADLINE:
                 return ServiceError(Reason.DEADLINE_IN_DECODE, "The deadline passed before the generation ended.")
+            case Cause.QUEUE_TIMEOUT:
+                return self._queue_timeout()
             case Cause.READER_STALL:
                 return ServiceError(
                     Reason.CONSUMER_TOO_SLOW,
-                    f"Nothing was read for {self._limits.reader_s:g} s; the generation was stopped.",
+                    f"Nothing was read for {self._limits.room_s:g} s while as much waited as may; "
+                    "the generation was stopped.",
                 )
             case Cause.DRAIN:
                 return ServiceError(Reason.DRAINING, "The server shut down before the generation ended; retry.")
-            case Cause.TIME_LIMIT:  # in the engine's phase it is no failure, and taken there
-                return ServiceError(Reason.DEADLINE_IN_QUEUE, "The time limit passed while waiting for a free slot.")
             case Cause.ENGINE_STALL:
-                waited_s = self._limits.token_gap_s if self.has_output else self._limits.first_token_s
-                return ServiceError(
-                    Reason.BACKEND_UNAVAILABLE, f"The engine said nothing for {waited_s:g} s; it was given up."
-                )
+                return self._engine_stall()
+            case Cause.CALLER | Cause.TIME_LIMIT | Cause.CANCEL:  # the soft ones are answers, and taken where they are
+                return None
+
+    def _queue_timeout(self) -> ServiceError:
+        return ServiceError(
+            Reason.QUEUE_TIMEOUT,
+            f"No slot was free within {self._queue_s:g} s; retry later.",
+            metadata={"waitedMs": str(round(self._queue_s * 1000)), "priority": self._priority.value},
+            retry_after_s=1.0,
+        )
+
+    def _engine_stall(self) -> ServiceError:
+        if self.has_output:
+            return ServiceError(
+                Reason.TOKEN_GAP_TIMEOUT,
+                f"The engine said nothing for {self._limits.token_gap_s:g} s between two tokens; it was given up.",
+            )
+        return ServiceError(
+            Reason.FIRST_TOKEN_TIMEOUT,
+            f"The engine produced no token in {self._limits.first_token_s:g} s; it was given up.",
+        )
 
     def _arm(self) -> None:
         now_s = time.monotonic()
@@ -159,11 +184,13 @@ class Watch:
 
     def _phase_due_s(self) -> float:
         match self._phase:
+            case Phase.QUEUE:
+                return self._since_s + self._queue_s
             case Phase.ENGINE:
                 return self._since_s + (self._limits.token_gap_s if self.has_output else self._limits.first_token_s)
-            case Phase.READER:
-                return self._since_s + self._limits.reader_s
-            case Phase.QUEUE | Phase.HEADERS:
+            case Phase.ROOM:
+                return self._since_s + self._limits.room_s
+            case Phase.PREPARE | Phase.WORK:
                 return math.inf
 
     def _check(self) -> None:
@@ -171,10 +198,15 @@ class Watch:
         if now_s >= self._deadline_s:
             self.interrupt(Cause.DEADLINE)
         elif now_s >= self._phase_due_s():
-            self.interrupt(Cause.ENGINE_STALL if self._phase is Phase.ENGINE else Cause.READER_STALL)
-        elif now_s >= self._time_limit_s and self._phase in (Phase.QUEUE, Phase.ENGINE):
-            # A reader that is being written to is not interrupted for the soft
-            # limit: the stream asks `is_time_limit_over` before it goes on.
+            self.interrupt(_STALLS[self._phase])
+        elif now_s >= self._time_limit_s and self.soft is None:
             self.interrupt(Cause.TIME_LIMIT)
-        if self._deferred is None and self.cause in (None, Cause.TIME_LIMIT):
+        if self.cause is None or self.cause in _SOFT:
             self._arm()
+
+
+_STALLS = {
+    Phase.QUEUE: Cause.QUEUE_TIMEOUT,
+    Phase.ENGINE: Cause.ENGINE_STALL,
+    Phase.ROOM: Cause.READER_STALL,
+}

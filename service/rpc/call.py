@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ _OUTCOMES: Final = {
     Reason.DRAINING: "drained",
     Reason.CONSUMER_TOO_SLOW: "consumer_too_slow",
     Reason.INTERNAL: "internal_error",
+    Reason.FIRST_TOKEN_TIMEOUT: "backend_error",
+    Reason.TOKEN_GAP_TIMEOUT: "backend_error",
 }
 
 
@@ -54,7 +57,11 @@ class CallRecord:
     error: ServiceError | None = None
     # Monotonic; None if the caller set none.
     deadline_s: float | None = None
+    # Tells callers apart; empty for those that send no credentials.
+    tenant: str = ""
     last_sequence: int = 0
+    # Told the outcome, once, when the call is over.
+    on_end: Callable[[str], None] | None = None
     is_closed: bool = False
     # True once a log line has told the end of this call.
     is_logged: bool = False

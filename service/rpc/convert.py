@@ -1,29 +1,17 @@
-"""Wire messages to values and back: small pure functions, both directions side by side."""
+"""Requests and models: wire messages to values and back, in small pure functions."""
 
 from __future__ import annotations
 
 import json
-import math
 from itertools import islice
 from typing import Final
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from headrace.v1 import chat_pb2, generation_pb2, model_pb2, sampling_pb2, usage_pb2
+from headrace.v1 import generation_pb2, model_pb2, sampling_pb2
 from service.backends.base import Feature, Health
 from service.catalog.model import Model
 from service.core.errors import Violation
-from service.core.events import (
-    ChoiceFinished,
-    Completed,
-    Delta,
-    Event,
-    Started,
-    Timing,
-    TokenLogprob,
-    ToolCallPiece,
-    Usage,
-)
 from service.core.request import (
     Constraint,
     ConstraintKind,
@@ -46,7 +34,7 @@ from service.core.validate import (
 )
 from service.rpc.convert_chat import chat_from_proto
 
-__all__ = ["event_to_proto", "model_to_proto", "request_from_proto"]
+__all__ = ["model_to_proto", "request_from_proto"]
 
 _STATES: Final = {
     Health.LOADING: model_pb2.MODEL_STATE_LOADING,
@@ -70,8 +58,6 @@ _SCALARS: Final = (
     "max_output_tokens",
     "min_output_tokens",
 )
-# -inf is no JSON number; this is the value that OpenAI's own API uses for it.
-_NEVER: Final = -9999.0
 
 
 def request_from_proto(message: generation_pb2.GenerateRequest) -> tuple[GenerationRequest, list[Violation]]:
@@ -94,6 +80,7 @@ def request_from_proto(message: generation_pb2.GenerateRequest) -> tuple[Generat
             token_ids=message.output.token_ids,
             logprobs=message.output.logprobs,
             top_logprobs=message.output.top_logprobs if message.output.HasField("top_logprobs") else None,
+            queue_events=message.output.queue_events,
         ),
         constraint=_constraint_from_proto(message, found),
         choice_count=message.choice_count if message.HasField("choice_count") else 1,
@@ -160,114 +147,6 @@ def _constraint_from_proto(message: generation_pb2.GenerateRequest, found: list[
             kinds = "json_object, json_schema, regex, grammar, choice"
             found.append(Violation("constraint", f"required: set one of {kinds}"))
             return None
-
-
-def event_to_proto(
-    event: Event, sequence: int, started: generation_pb2.GenerationStarted
-) -> generation_pb2.GenerateResponse:
-    """Return the wire form. `started` holds what only the server knows of the first event."""
-    if type(event) is Delta:
-        # Built once per token: filling in place costs half of nested constructors.
-        message = generation_pb2.GenerateResponse()
-        message.sequence = sequence
-        delta = message.delta
-        if event.call is not None:
-            _fill_call(delta.tool_call, event.call)
-        elif event.reasoning or event.is_mark:
-            delta.reasoning_text = event.reasoning
-        else:
-            delta.text = event.text
-        if event.choice:
-            delta.index = event.choice
-        if event.token_ids:
-            delta.token_ids.extend(event.token_ids)
-        if event.logprobs:
-            delta.logprobs.extend(_logprob_to_proto(logprob) for logprob in event.logprobs)
-        return message
-    if isinstance(event, ChoiceFinished):
-        return generation_pb2.GenerateResponse(sequence=sequence, choice_finished=_finish_to_proto(event))
-    if isinstance(event, Completed):
-        completed = generation_pb2.GenerationCompleted(
-            usage=_usage_to_proto(event.usage), timing=_timing_to_proto(event.timing)
-        )
-        return generation_pb2.GenerateResponse(sequence=sequence, completed=completed)
-    assert isinstance(event, Started)
-    message = generation_pb2.GenerateResponse(sequence=sequence, started=started)
-    message.started.seed = event.seed
-    if event.prompt_tokens is not None:
-        message.started.prompt_token_count = event.prompt_tokens
-    return message
-
-
-def _fill_call(message: chat_pb2.ToolCallDelta, piece: ToolCallPiece) -> None:
-    message.index = piece.number
-    if piece.id:
-        message.id = piece.id
-        message.function_name = piece.name
-    message.arguments_fragment = piece.arguments
-
-
-def _finish_to_proto(event: ChoiceFinished) -> generation_pb2.ChoiceFinished:
-    # The values of our enum are the numbers of the wire's; a test walks both.
-    reason = generation_pb2.FinishReason.Name(event.reason.value)
-    message = generation_pb2.ChoiceFinished(index=event.choice, reason=reason)
-    if event.stop_sequence is not None:
-        message.stop_sequence = event.stop_sequence
-    elif event.stop_token_id is not None:
-        message.stop_token_id = event.stop_token_id
-    if event.output_tokens is not None:
-        message.output_token_count = event.output_tokens
-    return message
-
-
-def _logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
-    return generation_pb2.TokenLogprob(
-        token_id=logprob.token_id,
-        logprob=_finite(logprob.logprob),
-        text=logprob.raw.decode(errors="replace"),
-        raw_bytes=logprob.raw,
-        top_logprobs=[
-            generation_pb2.TopLogprob(
-                token_id=top.token_id,
-                logprob=_finite(top.logprob),
-                text=top.raw.decode(errors="replace"),
-                raw_bytes=top.raw,
-            )
-            for top in logprob.top
-        ],
-    )
-
-
-def _finite(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else _NEVER
-
-
-def _usage_to_proto(usage: Usage) -> usage_pb2.Usage:
-    return usage_pb2.Usage(
-        prompt_token_count=usage.prompt_tokens,
-        cached_prompt_token_count=usage.cached_prompt_tokens,
-        output_token_count=usage.output_tokens,
-        reasoning_token_count=usage.reasoning_tokens,
-    )
-
-
-def _timing_to_proto(timing: Timing) -> usage_pb2.Timing:
-    return usage_pb2.Timing(
-        queue_duration=_duration(timing.queue_s),
-        prefill_duration=_duration(timing.prefill_s),
-        time_to_first_token=_duration(timing.ttft_s),
-        decode_duration=_duration(timing.decode_s),
-        total_duration=_duration(timing.total_s),
-        output_tokens_per_second=timing.output_tokens_per_s,
-    )
-
-
-def _duration(seconds: float | None) -> duration_pb2.Duration | None:
-    if seconds is None:
-        return None
-    duration = duration_pb2.Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
-    return duration
 
 
 def _seconds(duration: duration_pb2.Duration) -> float:

@@ -5,46 +5,54 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.v1 import generation_pb2, generation_pb2_grpc
-from runtime import semconv
 from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.core.deadline import Deadline
-from service.core.errors import Reason, ServiceError, invalid
+from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.request import GenerationRequest
 from service.core.sequence import EventSequence
 from service.core.timing import StreamClock
 from service.core.validate import violations
+from service.generation.limits import Limits
+from service.generation.live import EndedGeneration, GenerationState, LiveGeneration, LiveGenerations
 from service.generation.run import Generation
-from service.generation.watch import Limits, Phase, Watch
+from service.generation.watch import Cause, Watch
 from service.rpc.call import CallRecord, current_call, remaining_s
-from service.rpc.convert import event_to_proto, request_from_proto
+from service.rpc.convert import request_from_proto
+from service.rpc.convert_events import event_to_proto
 from service.rpc.drain import Drain
 from service.rpc.health import HealthMonitor
-from service.rpc.request_log import log_generation
-from service.telemetry.instruments import active_requests, record_generation
+from service.rpc.reader import ReaderWatch
+from service.rpc.report import ended_generation, report, state_to_proto
+from service.telemetry.instruments import active_requests
 from service.telemetry.trace import GenerationTrace
 
 __all__ = ["DeadlinePolicy", "GenerationServicer"]
 
 # After these the engine's health is looked at without waiting for the next round.
-_ENGINE_FAULTS = frozenset({Reason.BACKEND_UNAVAILABLE, Reason.BACKEND_ERROR})
+_ENGINE_FAULTS = frozenset(
+    {Reason.BACKEND_UNAVAILABLE, Reason.BACKEND_ERROR, Reason.FIRST_TOKEN_TIMEOUT, Reason.TOKEN_GAP_TIMEOUT}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlinePolicy:
     """Seconds. `default_s` applies where the caller sets none, `maximum_s` to all.
 
-    A request with less than `floor_s` left is refused before it takes a slot.
+    A request with less than `floor_s` left is refused before it takes a slot. Work
+    ends a margin before the caller's own deadline, so that the caller is told why
+    before its clock runs out: `margin_share` of it, `margin_s` at most.
     """
 
     default_s: float = 600.0
     maximum_s: float = 3600.0
     floor_s: float = 0.01
+    margin_s: float = 0.05
+    margin_share: float = 0.05
 
     def apply(self, remaining_s: float | None) -> float:
         """Return the seconds that a call may take. Raises DEADLINE_TOO_SHORT."""
@@ -59,11 +67,11 @@ class DeadlinePolicy:
                     "floorMs": str(round(self.floor_s * 1000)),
                 },
             )
-        return min(remaining_s, self.maximum_s)
+        return min(remaining_s - min(self.margin_s, remaining_s * self.margin_share), self.maximum_s)
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
-    """Serves Generate. Errors leave as `ServiceError`; the interceptor maps them."""
+    """Serves generations. Errors leave as `ServiceError`; the interceptor maps them."""
 
     def __init__(
         self, registry: Registry, drain: Drain, monitor: HealthMonitor, limits: Limits, deadlines: DeadlinePolicy
@@ -73,6 +81,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._monitor = monitor
         self._limits = limits
         self._deadlines = deadlines
+        self._generations = LiveGenerations()
 
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Any) -> None:
         """Write the events of one generation.
@@ -83,26 +92,50 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         call = current_call()
         wanted, model = self._accept(request)
         deadline = Deadline.after(self._deadlines.apply(remaining_s(context)))
-        time_limit = None if wanted.time_limit_s is None else Deadline.after(wanted.time_limit_s, call.received_s)
-        generation_id = f"gen_{secrets.token_hex(12)}"
-        trace = GenerationTrace(generation_id, model.id, model.backend.info, call.context)
+        live, reader = self._open(wanted, model, deadline, call)
         active_requests.add(1)
-        with Watch(deadline, self._limits, time_limit) as watch, self._drain.running_under(watch):
-            generation = Generation(generation_id, wanted, model, watch, deadline, StreamClock(call.received_s), trace)
-            try:
-                await self._write_events(generation, call, context)
-            except BaseException as error:
-                failure: BaseException | None = watch.failure() if isinstance(error, asyncio.CancelledError) else None
-                failure = failure or error
-                call.note(failure)
-                if isinstance(failure, ServiceError) and failure.reason in _ENGINE_FAULTS:
-                    self._monitor.look_at(model)
-                if failure is not error:
-                    raise failure from None
-                raise
-            finally:
-                active_requests.add(-1)
-                _report(call, generation)
+        self._generations.add(live)
+        try:
+            with reader, self._drain.running_under(live):
+                await self._serve(live, reader, call, context)
+        except BaseException as error:
+            call.note(error)
+            if isinstance(error, ServiceError) and error.reason in _ENGINE_FAULTS:
+                self._monitor.look_at(model)
+            raise
+        finally:
+            if live.stopped_by is Cause.CANCEL and call.outcome == "completed":
+                call.outcome = "cancelled"
+            active_requests.add(-1)
+            self._generations.end(live.generation.id, ended_generation(live, call))
+            report(call, live)
+
+    async def GetGeneration(
+        self,
+        request: generation_pb2.GetGenerationRequest,
+        context: Any,  # noqa: ARG002
+    ) -> generation_pb2.GetGenerationResponse:
+        """Return where a generation is."""
+        found = self._find(request.generation_id)
+        return state_to_proto(found, time.monotonic())
+
+    async def CancelGeneration(
+        self,
+        request: generation_pb2.CancelGenerationRequest,
+        context: Any,  # noqa: ARG002
+    ) -> generation_pb2.CancelGenerationResponse:
+        """Stop a generation; its own stream tells its end."""
+        found = self._find(request.generation_id)
+        state = found.state
+        if isinstance(found, LiveGeneration):
+            found.interrupt(Cause.CANCEL)
+            state = GenerationState.CANCELLED
+        return generation_pb2.CancelGenerationResponse(state=generation_pb2.GenerationState.Name(state.value))
+
+    def _find(self, generation_id: str) -> LiveGeneration | EndedGeneration:
+        if not generation_id:
+            raise invalid([Violation("generation_id", "must not be empty")])
+        return self._generations.get(generation_id, current_call().tenant, time.monotonic())
 
     def _accept(self, request: generation_pb2.GenerateRequest) -> tuple[GenerationRequest, Model]:
         self._drain.check()
@@ -112,66 +145,60 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             raise invalid(found)
         return wanted, self._registry.get_ready(wanted.model)
 
-    async def _write_events(self, generation: Generation, call: CallRecord, context: Any) -> None:
+    def _open(
+        self, wanted: GenerationRequest, model: Model, deadline: Deadline, call: CallRecord
+    ) -> tuple[LiveGeneration, ReaderWatch]:
+        time_limit = None if wanted.time_limit_s is None else Deadline.after(wanted.time_limit_s, call.received_s)
+        generation_id = f"gen_{secrets.token_hex(12)}"
+        trace = GenerationTrace(generation_id, model.id, model.backend.info, call.context)
+        watch = Watch(deadline, self._limits, time_limit, wanted.priority)
+        clock = StreamClock(call.received_s)
+        generation = Generation(generation_id, wanted, model, watch, deadline, clock, trace, tenant=call.tenant)
+        reader = ReaderWatch(deadline, self._limits.reader_s)
+        live = LiveGeneration(generation, watch, self._limits, reader, tenant=call.tenant, created_at_s=time.time())
+        return live, reader
+
+    async def _serve(self, live: LiveGeneration, reader: ReaderWatch, call: CallRecord, context: Any) -> None:
+        async with live:
+            try:
+                await self._write_events(live, reader, call, context)
+            except asyncio.CancelledError:
+                if not reader.took():
+                    raise
+                raise self._reader_failure(live) from None
+
+    def _reader_failure(self, live: LiveGeneration) -> ServiceError:
+        """Return why a write was given up."""
+        if live.failure is not None:
+            return live.failure
+        if live.generation.deadline.remaining_s() <= 0:
+            live.interrupt(Cause.DEADLINE)
+            return ServiceError(Reason.DEADLINE_IN_DECODE, "The deadline passed before everything was read.")
+        live.interrupt(Cause.READER_STALL)
+        return ServiceError(
+            Reason.CONSUMER_TOO_SLOW,
+            f"Nothing was read for {self._limits.reader_s:g} s; the generation was stopped.",
+            metadata={"pendingEvents": str(live.outbox.waiting)},
+        )
+
+    async def _write_events(self, live: LiveGeneration, reader: ReaderWatch, call: CallRecord, context: Any) -> None:
+        generation = live.generation
         started = generation_pb2.GenerationStarted(
             generation_id=generation.id,
             model=generation.model.id,
             fingerprint=generation.model.backend.info.fingerprint,
         )
-        started.create_time.FromNanoseconds(time.time_ns())
+        started.create_time.FromNanoseconds(round(live.created_at_s * 1e9))
         sequence = EventSequence(generation.request.choice_count)
-        enter, write, monotonic = generation.watch.enter, context.write, time.monotonic
-        async with aclosing(generation.events()) as events:
-            async for event in events:
-                number = sequence.next(event)
-                if number == 1:
-                    enter(Phase.HEADERS, monotonic())
-                    await context.send_initial_metadata(
-                        (("x-request-id", call.request_id), ("x-generation-id", generation.id))
-                    )
-                enter(Phase.READER, monotonic())
-                await write(event_to_proto(event, number, started))
-                call.last_sequence = number
-
-
-def _report(call: CallRecord, generation: Generation) -> None:
-    """Span attributes, metrics and the log line of one generation, whatever its end was."""
-    now_s = time.monotonic()
-    clock, info = generation.clock, generation.model.backend.info
-    output_tokens = generation.output_tokens_so_far
-    timing = clock.timing(now_s, output_tokens, generation.request.choice_count)
-    if timing.ttft_s is not None:
-        call.span.set_attribute(semconv.TTFT_S, timing.ttft_s)
-        call.span.set_attribute(semconv.MAX_GAP_S, clock.max_gap_s)
-    if clock.admitted_s is not None:
-        call.span.set_attribute(semconv.QUEUE_S, timing.queue_s)
-    call.is_logged = True
-    log_generation(
-        generation,
-        timing,
-        request_id=call.request_id,
-        status=call.status,
-        outcome=call.outcome,
-        reason=call.error.reason.name if call.error else None,
-    )
-    generation.trace.end(
-        ttft_s=timing.ttft_s,
-        usage=replace(generation.usage, output_tokens=output_tokens),
-        finish_reasons=generation.finish_reasons,
-        error_type=call.error_type,
-        detail=call.error.detail if call.error else None,
-    )
-    if clock.admitted_s is not None:
-        record_generation(
-            operation=generation.trace.operation,
-            provider=info.provider,
-            model=generation.model.id,
-            outcome=call.outcome,
-            duration_s=timing.total_s,
-            ttft_s=timing.ttft_s,
-            decode_s=timing.decode_s,
-            output_tokens=output_tokens,
-            choices=generation.request.choice_count,
-            error_type=call.error_type,
-            context=call.context,
-        )
+        take, write, monotonic = live.outbox.next, context.write, time.monotonic
+        while (event := await take()) is not None:
+            number = sequence.next(event)
+            if number == 1:
+                reader.begin_headers()
+                await context.send_initial_metadata(
+                    (("x-request-id", call.request_id), ("x-generation-id", generation.id))
+                )
+            reader.begin(monotonic())
+            await write(event_to_proto(event, number, started))
+            reader.end()
+            call.last_sequence = number

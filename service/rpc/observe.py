@@ -8,6 +8,7 @@ Health and reflection pass through untouched.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -24,6 +25,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from runtime import semconv
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.rpc.call import CallRecord, remaining_s, set_current_call
+from service.rpc.door import Door
+from service.rpc.outcomes import Outcomes
 from service.rpc.status import MAX_VIOLATIONS, to_status
 from service.telemetry.instruments import record_rpc
 
@@ -37,6 +40,7 @@ _propagator = TraceContextTextMapPropagator()
 _MAX_ID_CHARS = 128
 _MAX_LOGGED_CHARS = 128
 _PREFIX = "/headrace.v1."
+_GENERATE = "headrace.v1.GenerationService/Generate"
 
 
 class _MetadataGetter(Getter[Any]):
@@ -59,8 +63,13 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the handlers of headrace.v1.
 
     `ServiceError` becomes its status; any other exception becomes INTERNAL
-    with a fixed text and one log line that has the request id and the trace.
+    with a fixed text and one log line that has the request id and the trace. The
+    outcome of every Generate call is counted.
     """
+
+    def __init__(self, outcomes: Outcomes | None = None, door: Door | None = None) -> None:
+        self._count = None if outcomes is None else outcomes.count
+        self._door = door or Door()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
@@ -69,12 +78,14 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
         method = details.method[1:]
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                _observed(method, handler.unary_stream),
+                _observed(method, handler.unary_stream, self._door, self._count if method == _GENERATE else None),
                 _tolerant(handler.request_deserializer),
                 handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
-            _observed(method, handler.unary_unary), _tolerant(handler.request_deserializer), handler.response_serializer
+            _observed(method, handler.unary_unary, self._door),
+            _tolerant(handler.request_deserializer),
+            handler.response_serializer,
         )
 
 
@@ -92,13 +103,20 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return parse
 
 
-def _observed(method: str, behavior: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _observed(
+    method: str,
+    behavior: Callable[[Any, Any], Awaitable[Any]],
+    door: Door,
+    count: Callable[[str], None] | None = None,
+) -> Callable[[Any, Any], Awaitable[Any]]:
     async def serve(request: Any, context: Any) -> Any:
         call = _open(method, context)
+        call.on_end = count
         set_current_call(call)
         try:
             if isinstance(request, _Malformed):
                 raise invalid([Violation("", "the bytes are no message of this method's request type")])
+            await door.enter()
             return await behavior(request, context)
         except grpc.aio.AbortError:
             raise
@@ -132,6 +150,7 @@ def _open(method: str, context: Any) -> CallRecord:
     span.set_attribute(semconv.REQUEST_ID, request_id)
     left_s = remaining_s(context)
     call = CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
+    call.tenant = _tenant(metadata)
     if left_s is not None:
         span.set_attribute(semconv.DEADLINE_S, left_s)
         call.deadline_s = call.received_s + left_s
@@ -144,6 +163,15 @@ def _request_id(metadata: Sequence[tuple[str, Any]]) -> str:
         if name == "x-request-id" and isinstance(value, str) and _is_sane(value):
             return value
     return f"req_{secrets.token_hex(12)}"
+
+
+def _tenant(metadata: Sequence[tuple[str, Any]]) -> str:
+    """Return what tells callers apart until identities are checked: a digest of the credentials, which are not kept."""
+    for name, value in metadata:
+        if name == "authorization":
+            data = value.encode() if isinstance(value, str) else value
+            return hashlib.blake2b(data, digest_size=12).hexdigest()
+    return ""
 
 
 def _is_sane(value: str) -> bool:
@@ -170,6 +198,8 @@ def _close(call: CallRecord) -> None:
     if call.is_closed:
         return
     call.is_closed = True
+    if call.on_end is not None:
+        call.on_end(call.outcome)
     span = call.span
     if call.last_sequence:
         span.set_attribute(semconv.MESSAGES, call.last_sequence)

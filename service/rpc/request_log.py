@@ -13,7 +13,14 @@ logger = logging.getLogger("headrace.request")
 
 
 def log_generation(
-    generation: Generation, timing: Timing, *, request_id: str, status: str, outcome: str, reason: str | None
+    generation: Generation,
+    timing: Timing,
+    *,
+    request_id: str,
+    status: str,
+    outcome: str,
+    reason: str | None,
+    stopped_in: str | None = None,
 ) -> None:
     """Log what a generation took and gave. Times in milliseconds."""
     if not logger.isEnabledFor(logging.INFO):
@@ -30,6 +37,8 @@ def log_generation(
             "status": status,
             "outcome": outcome,
             "reason": reason,
+            # The phase in which it was ended before its time.
+            "stopped_in": stopped_in,
             "finish_reasons": [finish.name.lower() for finish in generation.finish_reasons],
             "prompt_tokens": generation.usage.prompt_tokens,
             "cached_prompt_tokens": generation.usage.cached_prompt_tokens,

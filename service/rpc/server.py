@@ -1,17 +1,21 @@
-"""The grpc.aio server: options, TLS, services, health, reflection, start and stop."""
+"""The grpc.aio servers, for callers and for operators: options, TLS, services, reflection, start and stop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from headrace.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
     generation_pb2,
     generation_pb2_grpc,
     model_pb2,
@@ -20,12 +24,16 @@ from headrace.v1 import (
     tokenize_pb2_grpc,
 )
 from service.catalog.registry import Registry
-from service.generation.watch import Limits
+from service.generation.limits import Limits
+from service.rpc.admin import AdminServicer
+from service.rpc.door import Door
 from service.rpc.drain import Drain
 from service.rpc.generation import DeadlinePolicy, GenerationServicer
 from service.rpc.health import HealthMonitor
+from service.rpc.health_service import HealthServicer
 from service.rpc.models import ModelServicer
 from service.rpc.observe import ObservingInterceptor
+from service.rpc.outcomes import Outcomes
 from service.rpc.tokenize import TokenizeServicer
 
 __all__ = ["RpcServer", "ServerOptions", "TlsFiles"]
@@ -44,10 +52,15 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Where and how to listen. `max_message_bytes` bounds a request and a response alike."""
+    """Where and how to listen. `max_message_bytes` bounds a request and a response alike.
+
+    Without `admin_port` there is no AdminService; TLS is the same for both ports.
+    """
 
     host: str = "127.0.0.1"
     port: int = 50051
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
     tls: TlsFiles | None = None
     max_message_bytes: int = 32 * 1024 * 1024
     health_interval_s: float = 5.0
@@ -73,26 +86,27 @@ _KEEPALIVE: Final = (
 )
 
 
+# After the end of the drain, for what it does not wait for: watchers of health, and the like.
+_LAST_CALLS_S: Final = 1.0
+_LAST_CALLS_AT_ONCE_S: Final = 0.1
+# Beyond the grace, until `stop` itself cuts what is left.
+_LONGEST_END_S: Final = 10.0
+
+
 class RpcServer:
-    """One listening server over a set of models."""
+    """A set of models on one port, and what operators need of it on another."""
 
     def __init__(self, registry: Registry, options: ServerOptions, limits: Limits, deadlines: DeadlinePolicy) -> None:
         self._options = options
         self.drain = Drain()
-        health_servicer = health.aio.HealthServicer()
-        self.monitor = HealthMonitor(registry, health_servicer, interval_s=options.health_interval_s)
-        size = options.max_message_bytes
-        self._server = grpc.aio.server(
-            interceptors=[ObservingInterceptor()],
-            options=[
-                *_KEEPALIVE,
-                # After its age a connection lives until its longest call may have
-                # ended; that also bounds a client that stays and never reads.
-                ("grpc.max_connection_age_grace_ms", round(deadlines.maximum_s * 1000)),
-                ("grpc.max_receive_message_length", size),
-                ("grpc.max_send_message_length", size),
-            ],
-        )
+        self.monitor = HealthMonitor(registry, self.drain, interval_s=options.health_interval_s)
+        self.outcomes = Outcomes()
+        self.admin_port: int | None = None
+        # After its age a connection lives until its longest call may have ended;
+        # that also bounds a client that stays and never reads.
+        connection_grace_s = deadlines.maximum_s
+        self._door = Door()
+        self._server = _new_server(options, connection_grace_s, ObservingInterceptor(self.outcomes, self._door))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(registry, self.drain, self.monitor, limits, deadlines), self._server
         )
@@ -100,40 +114,91 @@ class RpcServer:
         tokenize_pb2_grpc.add_TokenizeServiceServicer_to_server(
             TokenizeServicer(registry, self.drain, deadlines), self._server
         )
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, self._server)
-        reflection.enable_server_reflection(_service_names(), self._server)
+        self._add_health_and_reflection(self._server, (generation_pb2, model_pb2, tokenize_pb2))
+        self._admin: Any = None
+        if options.admin_port is not None:
+            self._admin = _new_server(options, connection_grace_s, ObservingInterceptor())
+            admin_pb2_grpc.add_AdminServiceServicer_to_server(
+                AdminServicer(registry, self.drain, self.monitor, self.outcomes), self._admin
+            )
+            self._add_health_and_reflection(self._admin, (admin_pb2,))
+
+    def _add_health_and_reflection(self, server: Any, files: Sequence[Any]) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.monitor), server)
+        names = [
+            service.full_name for file in (*files, health_pb2) for service in file.DESCRIPTOR.services_by_name.values()
+        ]
+        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 
     async def start(self) -> int:
-        """Listen and return the port. Raises OSError if that is not possible."""
-        address = f"{self._options.host}:{self._options.port}"
-        try:
-            if self._options.tls is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, _credentials(self._options.tls))
-        except RuntimeError as error:
-            hint = "" if self._options.tls is None else " (or the TLS files are no valid pair of PEM files)"
-            raise OSError(f"cannot listen on {address}{hint}: {error}") from None
+        """Listen and return the port; `admin_port` is the other one. Raises OSError if that is not possible."""
+        options = self._options
+        port = _bind(self._server, options.host, options.port, options.tls)
+        if self._admin is not None and options.admin_port is not None:
+            self.admin_port = _bind(self._admin, options.admin_host, options.admin_port, options.tls)
         await self.monitor.start()
         await self._server.start()
-        return int(port)
+        if self._admin is not None:
+            await self._admin.start()
+        return port
 
-    async def stop(self, grace_s: float) -> None:
-        """Drain for at most `grace_s`, then close.
+    async def stop(self, grace_s: float, *, delay_s: float = 0.0) -> None:
+        """Leave in order, and close.
 
-        Health turns to NOT_SERVING and new calls get DRAINING at once; running
-        generations may finish within the grace and end with DRAINING after it.
+        Health says NOT_SERVING at once. For `delay_s` everything is served as before;
+        then every connection is told to go elsewhere (GOAWAY) and none is taken any
+        more. Without a delay there is taken to be no elsewhere: connections stay, and
+        new work gets DRAINING. Generations may finish within `grace_s`, and end with
+        DRAINING after it. `hurry` cuts all of it short.
         """
-        self.drain.is_draining = True
-        await self.monitor.drain()
-        await self.drain.finish(grace_s)
-        await self._server.stop(1.0)
+        drain = self.drain
+        drain.leave()
+        self.monitor.publish()
+        leaving: asyncio.Task[None] | None = None
+        if delay_s > 0 and not drain.is_hurried:
+            logger.info("not ready any more, still serving", extra={"delay_s": delay_s})
+            await drain.lame_duck(delay_s)
+            leaving = await self._door.close(self._server, grace_s + _LONGEST_END_S)
+        logger.info("draining", extra={"running": drain.running, "grace_s": grace_s})
+        try:
+            await drain.finish(grace_s)
+            if leaving is None and grace_s > 0 and not drain.is_hurried:
+                leaving = await self._door.close(self._server, _LAST_CALLS_S)
+            await self._server.stop(_LAST_CALLS_AT_ONCE_S if drain.is_hurried else _LAST_CALLS_S)
+        finally:
+            if leaving is not None:
+                await asyncio.wait([leaving], timeout=_LAST_CALLS_S)
+                leaving.cancel()
+        if self._admin is not None:
+            await self._admin.stop(_LAST_CALLS_AT_ONCE_S)
+        await self.monitor.stop()
+
+    def hurry(self) -> None:
+        """End at once what runs, and what `stop` waits for."""
+        self.drain.hurry()
 
 
-def _service_names() -> tuple[str, ...]:
-    files: tuple[Any, ...] = (generation_pb2, model_pb2, tokenize_pb2, health_pb2)
-    names = [service.full_name for file in files for service in file.DESCRIPTOR.services_by_name.values()]
-    return (*names, reflection.SERVICE_NAME)
+def _new_server(options: ServerOptions, connection_grace_s: float, interceptor: ObservingInterceptor) -> Any:
+    size = options.max_message_bytes
+    return grpc.aio.server(
+        interceptors=[interceptor],
+        options=[
+            *_KEEPALIVE,
+            ("grpc.max_connection_age_grace_ms", round(connection_grace_s * 1000)),
+            ("grpc.max_receive_message_length", size),
+            ("grpc.max_send_message_length", size),
+        ],
+    )
+
+
+def _bind(server: Any, host: str, port: int, tls: TlsFiles | None) -> int:
+    address = f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, _credentials(tls))
+    except RuntimeError as error:
+        hint = "" if tls is None else " (or the TLS files are no valid pair of PEM files)"
+        raise OSError(f"cannot listen on {address}{hint}: {error}") from None
+    return int(bound)
 
 
 def _credentials(files: TlsFiles) -> Any:

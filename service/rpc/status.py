@@ -49,7 +49,11 @@ STATUS_BY_REASON: Final = {
     Reason.BACKEND_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Reason.BACKEND_ERROR: grpc.StatusCode.INTERNAL,
     Reason.CONSUMER_TOO_SLOW: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.GENERATION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
+    Reason.QUEUE_TIMEOUT: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.FIRST_TOKEN_TIMEOUT: grpc.StatusCode.UNAVAILABLE,
+    Reason.TOKEN_GAP_TIMEOUT: grpc.StatusCode.UNAVAILABLE,
 }
 
 # Statuses that make a SERVER span an error (OTel RPC conventions): the others
@@ -146,11 +150,13 @@ def _cut(text: str, most_bytes: int) -> str:
 def _pushback_ms(error: ServiceError, last_sequence: int) -> int | None:
     """Return gRPC's `grpc-retry-pushback-ms`: when to retry, -1 for never, None to say nothing.
 
-    After output was sent a retry would run the generation again.
+    After output was sent a retry would run the generation again, and one that the
+    engine was given its whole time for would most likely take it again. Never 0:
+    grpcio then waits for its deadline.
     """
-    if last_sequence:
+    if last_sequence or error.reason is Reason.FIRST_TOKEN_TIMEOUT:
         return -1
-    return None if error.retry_after_s is None else round(error.retry_after_s * 1000)
+    return None if error.retry_after_s is None else max(1, round(error.retry_after_s * 1000))
 
 
 def _number(code: grpc.StatusCode) -> int:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 from headrace.v1 import tokenize_pb2, tokenize_pb2_grpc
+from service.admission.limits import AdmissionLimits
 from service.admission.slots import Slots
 from service.backends.tokenizer import MAX_TEXT_BYTES, EncodedText, EngineTokenizer
 from service.catalog.model import Model
@@ -44,7 +45,7 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
         self._registry = registry
         self._drain = drain
         self._deadlines = deadlines
-        self._line = Slots(running_limit=_RUNNING, waiting_limit=_WAITING)
+        self._line = Slots(AdmissionLimits(running=_RUNNING, waiting=_WAITING))
         self._working: set[asyncio.Task[Any]] = set()
 
     async def Tokenize(self, request: tokenize_pb2.TokenizeRequest, context: Any) -> tokenize_pb2.TokenizeResponse:
@@ -123,6 +124,7 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
         reason = Reason.DEADLINE_IN_QUEUE
         try:
             async with asyncio.timeout(limit_s), AsyncExitStack() as turn:
+                turn.enter_context(self._drain.short_call())
                 await turn.enter_async_context(self._line.take())
                 reason = Reason.DEADLINE_IN_DECODE
                 task = asyncio.create_task(_holding(turn.pop_all(), work))

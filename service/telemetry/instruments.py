@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Final
+from weakref import WeakValueDictionary
+
 from opentelemetry import metrics
 from opentelemetry.context import Context
 
 from runtime import semconv
+from service.admission.slots import Slots
 from service.backends.base import EngineStop
+from service.core.request import Priority
 
-__all__ = ["active_requests", "record_engine_stop", "record_generation", "record_rpc"]
+__all__ = ["active_requests", "record_cancel", "record_engine_stop", "record_generation", "record_rpc", "watch_slots"]
 
 _meter = metrics.get_meter("headrace.service")
 
@@ -60,6 +66,17 @@ _wasted_tokens = _meter.create_counter(
     unit="{token}",
     description="At most how many tokens engines made for nobody after a cancel.",
 )
+_cancelled = _meter.create_counter(
+    "headrace.server.cancelled",
+    unit="{request}",
+    description="Generations that were ended before their time, by cause and by what they were doing.",
+)
+_cancel = _meter.create_histogram(
+    semconv.METRIC_CANCEL,
+    unit="s",
+    description="From the cause to the engine told and the slot free.",
+    explicit_bucket_boundaries_advisory=list(semconv.STOP_BOUNDS),
+)
 active_requests = _meter.create_up_down_counter(
     "headrace.server.requests.active",
     unit="{request}",
@@ -108,6 +125,14 @@ def record_generation(
     _duration.record(duration_s, attributes, context=context)
 
 
+def record_cancel(model: str, *, cause: str, phase: str, stop_s: float | None) -> None:
+    """Record a generation that was ended before its time. `stop_s` is None where the engine had ended by itself."""
+    attributes = {semconv.GEN_AI_REQUEST_MODEL: model, semconv.CANCEL_CAUSE: cause, semconv.CANCEL_PHASE: phase}
+    _cancelled.add(1, attributes)
+    if stop_s is not None:
+        _cancel.record(stop_s, attributes)
+
+
 def record_engine_stop(model: str, stop: EngineStop) -> None:
     """Record what became of a generation that was left. `model` is a served id."""
     attributes = {
@@ -119,3 +144,57 @@ def record_engine_stop(model: str, stop: EngineStop) -> None:
     _wasted_tokens.add(stop.wasted_tokens, attributes)
     if stop.stop_s is not None:
         _engine_stop.record(stop.stop_s, attributes)
+
+
+# Weak: a model that is closed is no longer observed. Read by the exporter's thread; plain numbers, each true by itself.
+_watched: Final[WeakValueDictionary[str, Slots]] = WeakValueDictionary()
+
+
+def watch_slots(model: str, slots: Slots) -> None:
+    """Let the gauges show the slots of a model, as long as they exist. `model` is a served id."""
+    _watched[model] = slots
+
+
+def _observe(read: Callable[[Slots, Priority], int]) -> Iterable[metrics.Observation]:
+    return [
+        metrics.Observation(
+            read(slots, priority), {semconv.GEN_AI_REQUEST_MODEL: model, semconv.PRIORITY: priority.value}
+        )
+        for model, slots in list(_watched.items())
+        for priority in Priority
+    ]
+
+
+def observe_queue_size(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    """Return how many requests wait, by model and class."""
+    return _observe(lambda slots, priority: slots.waiting_of(priority))
+
+
+def observe_slots_used(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    """Return how many slots are in use, by model and class."""
+    return _observe(lambda slots, priority: slots.running_of(priority))
+
+
+def observe_slots_limit(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    """Return how many slots a class may use, by model and class."""
+    return _observe(lambda slots, priority: slots.limits.running_of(priority))
+
+
+_meter.create_observable_gauge(
+    semconv.METRIC_QUEUE_SIZE,
+    [observe_queue_size],
+    unit="{request}",
+    description="Requests that wait for a slot.",
+)
+_meter.create_observable_gauge(
+    semconv.METRIC_SLOTS_USED,
+    [observe_slots_used],
+    unit="{slot}",
+    description="Slots in use.",
+)
+_meter.create_observable_gauge(
+    semconv.METRIC_SLOTS_LIMIT,
+    [observe_slots_limit],
+    unit="{slot}",
+    description="Slots that a class may use. Those of batch are among those of interactive.",
+)

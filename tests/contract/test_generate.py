@@ -16,7 +16,7 @@ from headrace.v1 import chat_pb2, generation_pb2, sampling_pb2
 from service.backends.base import EngineItem, EngineRequest, Feature
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.core.request import Sampling
-from service.generation.watch import Limits
+from service.generation.limits import Limits
 from service.rpc.generation import DeadlinePolicy
 from service.templates import load_template
 from tests.support.service import (
@@ -140,7 +140,7 @@ async def test_a_stop_token_ends_the_choice(service: RunningService) -> None:
 
 async def test_characters_split_over_tokens_arrive_whole(service: RunningService) -> None:
     request = GenerateRequest(
-        model="sim", prompt=script(tokens=[r"\xf0\x9f", r"\x98\xb8", "!", r"\xe8"], output_tokens=4)
+        model="sim", prompt=script(tokens=[r"\xf0\x9f", r"\x98\xb8", "!", r"\xe8"], output_tokens=4, token_ms=5)
     )
     events = await service.events(request)
     assert [e.delta.text for e in events if e.WhichOneof("event") == "delta"] == ["😸", "!", "\ufffd"]
@@ -177,7 +177,7 @@ async def test_the_same_seed_gives_the_same_text_and_is_reported(service: Runnin
 async def test_log_probs_and_token_ids_come_when_asked_for(service: RunningService) -> None:
     request = GenerateRequest(
         model="sim",
-        prompt=script(tokens=["a", r"\xc3", r"\xa9"], output_tokens=3),
+        prompt=script(tokens=["a", r"\xc3", r"\xa9"], output_tokens=3, token_ms=5),
         output=generation_pb2.OutputOptions(token_ids=True, logprobs=True, top_logprobs=7),
     )
     deltas = [e.delta for e in await service.events(request) if e.WhichOneof("event") == "delta"]
@@ -439,7 +439,9 @@ async def test_lists_without_end_are_refused_at_once(service: RunningService) ->
 async def test_a_failing_engine_is_an_error_and_never_an_end(
     service: RunningService, fault: str, code: grpc.StatusCode, reason: str, sent: int
 ) -> None:
-    failure = await service.failure(GenerateRequest(model="sim", prompt=script(fault=fault, fault_after=sent)))
+    failure = await service.failure(
+        GenerateRequest(model="sim", prompt=script(fault=fault, fault_after=sent, token_ms=10))
+    )
     assert (failure.code, failure.info.reason) == (code, reason)
     assert failure.received == sent + 1
     assert failure.info.metadata["lastSequence"] == str(sent + 1)
@@ -459,7 +461,10 @@ async def test_a_silent_engine_is_given_up(sent: int) -> None:
     limits = Limits(first_token_s=0.2, token_gap_s=0.1, reader_s=5)
     async with running_service(limits=limits) as service:
         failure = await service.failure(GenerateRequest(model="sim", prompt=script(fault="hang", fault_after=sent)))
-        assert (failure.code, failure.info.reason) == (grpc.StatusCode.UNAVAILABLE, "BACKEND_UNAVAILABLE")
+        assert (failure.code, failure.info.reason) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "TOKEN_GAP_TIMEOUT" if sent else "FIRST_TOKEN_TIMEOUT",
+        )
         assert ("0.1 s" if sent else "0.2 s") in (failure.error.details() or "")
         assert (service.sim.running, service.models["sim"].slots.running) == (0, 0)
 

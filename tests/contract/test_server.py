@@ -22,6 +22,7 @@ from tests.support.service import (
     running_service,
     script,
     simulated_model,
+    text_of,
 )
 
 Health = health_pb2.HealthCheckResponse
@@ -220,10 +221,11 @@ async def test_drain_finishes_short_streams_refuses_new_ones_and_ends_the_rest()
         assert await check(service, "") == Health.NOT_SERVING
         model = (await service.model.GetModel(model_pb2.GetModelRequest(model="sim"))).model
         assert model.state == model_pb2.MODEL_STATE_DRAINING
-        received = 0
-        while await short.read() is not grpc.aio.EOF:
-            received += 1
-        assert received == 22
+        events = []
+        while (event := await short.read()) is not grpc.aio.EOF:
+            events.append(event)
+        assert text_of(events).endswith("s" * 18)
+        assert events[-1].WhichOneof("event") == "completed"
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             while await endless.read() is not grpc.aio.EOF:
                 pass

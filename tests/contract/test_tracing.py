@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from headrace.v1 import sampling_pb2
-from service.generation.watch import Limits
+from service.generation.limits import Limits
 from tests.support.service import (
     GenerateRequest,
     RunningService,

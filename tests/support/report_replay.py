@@ -21,7 +21,7 @@ from headrace.v1 import chat_pb2, sampling_pb2
 from headrace.v1 import generation_pb2 as gen
 from service.backends.triton.backend import TritonBackend
 from service.backends.triton.options import TritonOptions
-from service.generation.watch import Limits
+from service.generation.limits import Limits
 from service.rpc.server import ServerOptions
 from tests.support.gateway_harness import RawResponse, RunningGateway, read_events, running_gateway
 from tests.support.relay import Relay, relay

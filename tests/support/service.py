@@ -16,11 +16,12 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from headrace.v1 import generation_pb2, generation_pb2_grpc, model_pb2_grpc
+from service.admission.limits import AdmissionLimits
 from service.admission.slots import Slots
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.catalog.model import Model
 from service.catalog.registry import Registry
-from service.generation.watch import Limits
+from service.generation.limits import Limits
 from service.rpc.generation import DeadlinePolicy
 from service.rpc.server import RpcServer, ServerOptions
 from service.templates import load_template
@@ -34,13 +35,15 @@ def simulated_model(
     *,
     running: int = 64,
     waiting: int = 64,
+    limits: AdmissionLimits | None = None,
     **fields: Any,
 ) -> Model:
-    """Return a model on a simulator of its own."""
+    """Return a model on a simulator of its own; `limits` takes the place of `running` and `waiting`."""
     backend = fields.pop("backend", None) or SimulatorBackend(options)
     fields.setdefault("template", load_template("chatml", backend.info))
     fields.setdefault("max_context_tokens", backend.info.max_context_tokens)
-    return Model(id=model_id, backend=backend, slots=Slots(running_limit=running, waiting_limit=waiting), **fields)
+    limits = limits or AdmissionLimits(running=running, waiting=waiting, waiting_batch=waiting)
+    return Model(id=model_id, backend=backend, slots=Slots(limits), **fields)
 
 
 @dataclass(slots=True)

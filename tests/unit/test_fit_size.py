@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from service.admission.limits import AdmissionLimits
 from service.admission.slots import Slots
 from service.backends.base import BackendInfo, EngineItem, EngineRequest
 from service.backends.simulator import SimulatorBackend
@@ -56,7 +57,7 @@ def model(backend: Counting, source: str = "{% for m in messages %}{{ m.content 
     return Model(
         id="m",
         backend=backend,
-        slots=Slots(running_limit=1, waiting_limit=1),
+        slots=Slots(AdmissionLimits(running=1, waiting=1)),
         max_context_tokens=CONTEXT,
         template=Seen(source + "{{ tools }}", origin="t"),
         tool_format=ToolFormat.HERMES,

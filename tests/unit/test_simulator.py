@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
-from service.backends.base import EngineFinish, EngineFinished, EngineItem, EngineOutput, EngineRequest
+from service.backends.base import (
+    EngineFinish,
+    EngineFinished,
+    EngineItem,
+    EngineOutput,
+    EngineRequest,
+    EngineStop,
+    StopOutcome,
+)
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
@@ -68,3 +77,42 @@ async def test_leaving_early_ends_the_run() -> None:
     assert backend.running == 1
     await run.aclose()
     assert backend.running == 0
+
+
+async def test_a_run_that_is_left_is_reported_once_wherever_it_is() -> None:
+    stops: list[EngineStop] = []
+    backend = SimulatorBackend(on_stop=stops.append)
+    reported = EngineStop("simulator", StopOutcome.ACKNOWLEDGED, 0.0, 0)
+    waiting = asyncio.ensure_future(anext(backend.generate(request(script(queue_ms=60_000)))))
+    while not backend.running:  # noqa: ASYNC110 - it sets no event when it begins
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert stops == [reported]
+    run = backend.generate(request("hi"))
+    for _ in range(3):
+        await anext(run)
+    await run.aclose()
+    assert stops == [reported] * 2
+
+
+@pytest.mark.parametrize("fault", ["none", "error", "cut"])
+async def test_a_run_that_ends_by_itself_is_not_reported(fault: str) -> None:
+    stops: list[EngineStop] = []
+    run = SimulatorBackend(on_stop=stops.append).generate(request(script(output_tokens=2, fault=fault)))
+    try:
+        async for _ in run:
+            pass
+    except ServiceError:
+        assert fault == "error"
+    assert not stops
+
+
+async def test_leaving_behind_the_last_item_is_no_stop() -> None:
+    stops: list[EngineStop] = []
+    run = SimulatorBackend(on_stop=stops.append).generate(request(script(output_tokens=1)))
+    while not isinstance(await anext(run), EngineFinished):
+        pass
+    await run.aclose()
+    assert not stops

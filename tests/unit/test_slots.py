@@ -1,19 +1,52 @@
-"""Slots: bounded, fair, and never leaked."""
+"""Slots: bounded, fair, never leaked, and honest about how long it takes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
-from service.admission.slots import Slots
+from service.admission.limits import AdmissionLimits
+from service.admission.slots import Slots, Ticket
 from service.core.errors import Reason, ServiceError
+from service.core.request import Priority
+
+INTERACTIVE, BATCH = Priority.INTERACTIVE, Priority.BATCH
+
+
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def slots_of(
+    running: int, *, waiting: int = 8, clock: Clock | None = None, reserved: int = 0, refuses_hopeless: bool = True
+) -> Slots:
+    limits = AdmissionLimits(
+        running=running,
+        reserved=reserved,
+        waiting=waiting,
+        waiting_batch=waiting,
+        refuses_hopeless=refuses_hopeless,
+    )
+    return Slots(limits, clock or Clock())
 
 
 async def hold(
-    slots: Slots, count: int, entered: list[int], name: int, leave: asyncio.Event, *, batch: bool = False
+    slots: Slots, count: int, entered: list[int], name: int, leave: asyncio.Event, priority: Priority = INTERACTIVE
 ) -> None:
-    async with slots.take(count, batch=batch):
+    async with slots.take(count, priority=priority):
         entered.append(name)
         await leave.wait()
 
@@ -24,7 +57,7 @@ async def settle() -> None:
 
 
 async def test_waiting_is_first_come_first_served_and_large_requests_do_not_starve() -> None:
-    slots, entered = Slots(running_limit=2, waiting_limit=8), []
+    slots, entered = slots_of(2), []
     leave = [asyncio.Event() for _ in range(4)]
     tasks = [asyncio.create_task(hold(slots, n, entered, i, leave[i])) for i, n in enumerate((1, 2, 1, 1))]
     await settle()
@@ -42,27 +75,171 @@ async def test_waiting_is_first_come_first_served_and_large_requests_do_not_star
     assert (slots.running, slots.waiting) == (0, 0)
 
 
-async def test_a_full_line_is_refused_at_once() -> None:
-    slots, leave = Slots(running_limit=1, waiting_limit=1), asyncio.Event()
-    tasks = [asyncio.create_task(hold(slots, 1, [], i, leave)) for i in range(2)]
-    await settle()
-    with pytest.raises(ServiceError) as refused:
-        async with slots.take():
-            pass
-    assert refused.value.reason is Reason.QUEUE_FULL
-    assert refused.value.metadata == {"queueLimit": "1"}
-    assert refused.value.retry_after_s is not None
-    leave.set()
-    await asyncio.gather(*tasks)
+async def test_counts_are_told_apart_by_class() -> None:
+    slots = slots_of(4, reserved=1)
+    with entered(slots, 2), entered(slots, 2, BATCH), entered(slots, 3), entered(slots, 1, BATCH):
+        assert [slots.running_of(priority) for priority in (INTERACTIVE, BATCH)] == [2, 2]
+        assert [slots.waiting_of(priority) for priority in (INTERACTIVE, BATCH)] == [1, 1]
+    assert (slots.running_limit, slots.limits.running_batch) == (4, 3)
 
 
-@pytest.mark.parametrize("turns", range(4))
-async def test_cancel_at_any_moment_leaks_no_slot(turns: int) -> None:
-    slots, leave, entered = Slots(running_limit=1, waiting_limit=8), asyncio.Event(), []
-    first = asyncio.create_task(hold(slots, 1, entered, 0, leave))
+class entered:  # noqa: N801 - reads as what it is
+    """A ticket for the length of a block, without a task."""
+
+    def __init__(self, slots: Slots, count: int = 1, priority: Priority = INTERACTIVE, tenant: str = "") -> None:
+        self.ticket = slots.enter(count, priority=priority, tenant=tenant)
+
+    def __enter__(self) -> Ticket:
+        return self.ticket
+
+    def __exit__(self, *_: object) -> None:
+        self.ticket.leave()
+
+
+@pytest.mark.parametrize("priority", Priority)
+async def test_a_full_line_is_refused_at_once(priority: Priority) -> None:
+    slots = slots_of(1, waiting=1)
+    with entered(slots), entered(slots, priority=priority):
+        with pytest.raises(ServiceError) as refused:
+            slots.enter(priority=priority)
+        assert refused.value.reason is Reason.QUEUE_FULL
+        assert refused.value.metadata == {"queueLimit": "1", "priority": priority.value}
+        assert refused.value.retry_after_s == 1.0
+        assert slots.waiting == 1
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_who_asks_before_it_stands_in_line_is_told_that_it_is_full() -> None:
+    slots = slots_of(1, waiting=1)
+    async with slots.enter(), slots.enter():
+        with pytest.raises(ServiceError) as refused:
+            slots.check_room()
+        assert refused.value.reason is Reason.QUEUE_FULL
+        assert slots.was_full_within(1)
+        slots.check_room(BATCH)
+    slots.check_room()
+
+
+async def test_the_line_was_full_as_long_ago_as_the_last_refusal(clock: Clock) -> None:
+    slots = slots_of(1, waiting=0, clock=clock)
+    with entered(slots):
+        assert not slots.was_full_within(60)
+        with pytest.raises(ServiceError):
+            slots.enter()
+        assert slots.was_full_within(0)
+        clock.now_s += 10
+        assert (slots.was_full_within(9), slots.was_full_within(10)) == (False, True)
+
+
+async def test_more_slots_than_exist_is_a_programming_error() -> None:
+    slots = slots_of(1)
+    with pytest.raises(ValueError, match="asked for"):
+        slots.enter(2)
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+class TestTicket:
+    async def test_it_has_its_slots_at_once_where_they_are_free(self) -> None:
+        slots = slots_of(2)
+        async with slots.enter(2) as ticket:
+            assert ticket.is_granted
+            assert (ticket.ahead, ticket.estimated_wait_s()) == (0, 0.0)
+            assert await ticket.wait()
+            assert slots.running == 2
+        assert not ticket.is_granted
+        assert slots.running == 0
+
+    async def test_it_waits_and_is_woken(self) -> None:
+        slots = slots_of(1)
+        first = slots.enter()
+        async with slots.enter() as ticket:
+            waiting = asyncio.create_task(ticket.wait())
+            await settle()
+            assert not waiting.done()
+            first.leave()
+            assert await waiting
+            assert ticket.is_granted
+
+    async def test_it_tells_its_place(self) -> None:
+        slots = slots_of(1)
+        tickets = [slots.enter() for _ in range(4)]
+        assert [ticket.ahead for ticket in tickets] == [0, 0, 1, 2]
+        tickets[1].leave()
+        tickets[0].leave()
+        assert [ticket.ahead for ticket in tickets[2:]] == [0, 0]
+        assert tickets[2].is_granted
+
+    async def test_a_wait_ends_when_its_time_has_passed_and_the_place_stays(self) -> None:
+        slots = slots_of(1)
+        first, second = slots.enter(), slots.enter()
+        assert not await second.wait(0.0)
+        assert not await second.wait(0.001)
+        assert slots.waiting == 1
+        first.leave()
+        assert await second.wait(0.0)
+
+    async def test_a_cancelled_wait_keeps_the_place_until_the_block_is_left(self) -> None:
+        slots = slots_of(1)
+        first = slots.enter()
+        async with slots.enter() as ticket:
+            waiting = asyncio.create_task(ticket.wait())
+            await settle()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            first.leave()
+            assert ticket.is_granted
+            assert await ticket.wait()
+        assert (slots.running, slots.waiting) == (0, 0)
+
+    async def test_leaving_is_idempotent(self) -> None:
+        slots = slots_of(1)
+        first, second, third = slots.enter(), slots.enter(), slots.enter()
+        async with first:
+            first.leave()
+            assert second.is_granted
+            first.leave()
+        second.leave()
+        second.leave()
+        assert third.is_granted
+        third.leave()
+        assert (slots.running, slots.waiting) == (0, 0)
+
+    async def test_a_wait_for_a_ticket_that_is_left_meanwhile_ends(self) -> None:
+        slots = slots_of(1)
+        with entered(slots):
+            ticket = slots.enter()
+            waiting = asyncio.create_task(ticket.wait())
+            await settle()
+            ticket.leave()
+            assert not await waiting
+            assert not await ticket.wait()
+
+    async def test_two_tasks_may_not_wait_for_one(self) -> None:
+        slots = slots_of(1)
+        with entered(slots), entered(slots) as ticket:
+            waiting = asyncio.create_task(ticket.wait())
+            await settle()
+            with pytest.raises(RuntimeError, match="two tasks"):
+                await ticket.wait()
+            waiting.cancel()
+
+
+@pytest.mark.parametrize("turns", range(5))
+@pytest.mark.parametrize("timeout_s", [None, 30.0])
+async def test_cancel_at_any_moment_leaks_no_slot(turns: int, timeout_s: float | None) -> None:
+    slots, leave, order = slots_of(1), asyncio.Event(), []
+
+    async def work(name: int, ends: asyncio.Event) -> None:
+        async with slots.enter() as ticket:
+            assert await ticket.wait(timeout_s)
+            order.append(name)
+            await ends.wait()
+
+    first = asyncio.create_task(work(0, leave))
     await settle()
-    second = asyncio.create_task(hold(slots, 1, entered, 1, asyncio.Event()))
-    third = asyncio.create_task(hold(slots, 1, entered, 2, leave))
+    second = asyncio.create_task(work(1, asyncio.Event()))
+    third = asyncio.create_task(work(2, leave))
     await settle()
     leave.set()  # the slot is granted to the second within the next turns ...
     for _ in range(turns):
@@ -70,98 +247,124 @@ async def test_cancel_at_any_moment_leaks_no_slot(turns: int) -> None:
     second.cancel()  # ... and it is cancelled right around that
     await asyncio.gather(first, second, third, return_exceptions=True)
     assert (slots.running, slots.waiting) == (0, 0)
-    assert 2 in entered
+    assert not slots._waiters
+    assert 2 in order
 
 
-async def test_batch_gets_a_slot_only_when_no_interactive_request_waits() -> None:
-    slots, entered = Slots(running_limit=1, waiting_limit=8), []
-    leave = [asyncio.Event() for _ in range(5)]
-    classes = (True, True, True, False, False)
-    tasks = []
-    for name, batch in enumerate(classes):
-        tasks.append(asyncio.create_task(hold(slots, 1, entered, name, leave[name], batch=batch)))
-        await settle()
-    assert entered == [0]
-    assert slots.waiting == 4
-    for name in (0, 3, 4, 1):
-        leave[name].set()
-        await settle()
-    assert entered == [0, 3, 4, 1, 2], "both interactive ones first, each class in its order"
-    leave[2].set()
-    await asyncio.gather(*tasks)
-    assert (slots.running, slots.waiting) == (0, 0)
-
-
-async def test_a_large_interactive_request_is_not_overtaken_by_a_small_batch_one() -> None:
-    slots, entered = Slots(running_limit=2, waiting_limit=8), []
-    leave = [asyncio.Event() for _ in range(3)]
-    first = asyncio.create_task(hold(slots, 1, entered, 0, leave[0]))
+async def test_a_cancel_in_the_turn_of_the_grant_hands_the_slot_on() -> None:
+    slots, order = slots_of(1), []
+    first, leave = slots.enter(), asyncio.Event()
+    second, third = (asyncio.create_task(hold(slots, 1, order, name, leave)) for name in (1, 2))
     await settle()
-    large = asyncio.create_task(hold(slots, 2, entered, 1, leave[1]))
+    first.leave()
+    second.cancel()
     await settle()
-    small = asyncio.create_task(hold(slots, 1, entered, 2, leave[2], batch=True))
-    await settle()
-    assert entered == [0], "one slot is free, and kept for the one that needs two"
-    for event in leave:
-        event.set()
-        await settle()
-    await asyncio.gather(first, large, small)
-    assert entered == [0, 1, 2]
-
-
-async def test_an_interactive_request_passes_a_large_batch_one_that_does_not_fit() -> None:
-    slots, entered = Slots(running_limit=2, waiting_limit=8), []
-    leave = [asyncio.Event() for _ in range(4)]
-    first = asyncio.create_task(hold(slots, 1, entered, 0, leave[0]))
-    await settle()
-    large = asyncio.create_task(hold(slots, 2, entered, 1, leave[1], batch=True))
-    await settle()
-    small = asyncio.create_task(hold(slots, 1, entered, 2, leave[2], batch=True))
-    await settle()
-    assert entered == [0], "no overtaking within a class"
-    interactive = asyncio.create_task(hold(slots, 1, entered, 3, leave[3]))
-    await settle()
-    assert entered == [0, 3]
-    for event in leave:
-        event.set()
-    await asyncio.gather(first, large, small, interactive)
-    assert entered == [0, 3, 1, 2]
-
-
-@pytest.mark.parametrize("batch", [False, True])
-async def test_the_waiting_limit_holds_for_both_classes_together(batch: bool) -> None:
-    slots, leave = Slots(running_limit=1, waiting_limit=2), asyncio.Event()
-    tasks = [asyncio.create_task(hold(slots, 1, [], 0, leave))]
-    await settle()
-    tasks += [asyncio.create_task(hold(slots, 1, [], 1, leave, batch=each)) for each in (False, True)]
-    await settle()
-    with pytest.raises(ServiceError) as refused:
-        async with slots.take(batch=batch):
-            pass
-    assert refused.value.reason is Reason.QUEUE_FULL
+    assert order == [2]
     leave.set()
-    await asyncio.gather(*tasks)
+    await asyncio.gather(second, third, return_exceptions=True)
+    assert slots.running == 0
 
 
-@pytest.mark.parametrize("is_batch_first", [False, True])
-async def test_cancel_of_a_waiting_request_lets_the_other_class_on(is_batch_first: bool) -> None:
-    slots, entered, leave = Slots(running_limit=2, waiting_limit=8), [], asyncio.Event()
-    first = asyncio.create_task(hold(slots, 1, entered, 0, leave))
+@pytest.mark.parametrize("priority", Priority)
+async def test_cancel_of_a_waiting_request_lets_the_other_class_on(priority: Priority) -> None:
+    slots, order, leave = slots_of(2), [], asyncio.Event()
+    first = asyncio.create_task(hold(slots, 1, order, 0, leave))
     await settle()
-    large = asyncio.create_task(hold(slots, 2, entered, 1, leave, batch=is_batch_first))
+    large = asyncio.create_task(hold(slots, 2, order, 1, leave, priority))
     await settle()
-    small = asyncio.create_task(hold(slots, 1, entered, 2, leave, batch=True))
+    small = asyncio.create_task(hold(slots, 1, order, 2, leave, BATCH))
     await settle()
-    assert entered == [0]
+    assert order == [0]
     large.cancel()
     await settle()
-    assert entered == [0, 2]
+    assert order == [0, 2]
     leave.set()
     await asyncio.gather(first, large, small, return_exceptions=True)
     assert (slots.running, slots.waiting) == (0, 0)
 
 
-async def test_more_slots_than_exist_is_a_programming_error() -> None:
-    with pytest.raises(ValueError, match="asked for"):
-        async with Slots(running_limit=1, waiting_limit=1).take(2):
-            pass
+class TestEstimates:
+    """Slots are held for 4 s each."""
+
+    @pytest.fixture
+    def slots(self, clock: Clock) -> Iterator[Slots]:
+        slots = slots_of(2, waiting=4, clock=clock)
+        self.see(slots, clock, 16)
+        yield slots
+        assert (slots.running, slots.waiting) == (0, 0)
+
+    def see(self, slots: Slots, clock: Clock, count: int, held_s: float = 4.0) -> None:
+        """Let so many run, as many at once as there are slots; a first token takes a quarter of the time."""
+        for _ in range(count // slots.running_limit):
+            tickets = [slots.enter() for _ in range(slots.running_limit)]
+            clock.now_s += held_s / 4
+            for _ in tickets:
+                slots.note_first_token(held_s / 4)
+            clock.now_s += held_s * 3 / 4
+            for ticket in tickets:
+                ticket.leave()
+
+    async def test_a_waiting_request_is_told_the_mean_wait(self, slots: Slots) -> None:
+        with entered(slots, 2), entered(slots) as next_one, entered(slots) as last:
+            assert next_one.estimated_wait_s() == pytest.approx(2)
+            assert last.estimated_wait_s() == pytest.approx(4)
+
+    async def test_nothing_is_told_while_nothing_was_seen(self) -> None:
+        slots = slots_of(1)
+        with entered(slots), entered(slots) as ticket:
+            assert ticket.estimated_wait_s() is None
+
+    async def test_a_refused_request_is_told_when_a_place_is_likely_free(self, slots: Slots) -> None:
+        with entered(slots, 2), entered(slots), entered(slots), entered(slots), entered(slots):
+            with pytest.raises(ServiceError) as refused:
+                slots.enter()
+            assert refused.value.retry_after_s == pytest.approx(2)
+
+    @pytest.mark.parametrize(("held_s", "retry_s"), [(0.01, 0.1), (100.0, 30.0)])
+    async def test_what_a_refused_request_is_told_has_bounds(self, clock: Clock, held_s: float, retry_s: float) -> None:
+        slots = slots_of(1, waiting=0, clock=clock)
+        self.see(slots, clock, 1, held_s)
+        with entered(slots), pytest.raises(ServiceError) as refused:
+            slots.enter()
+        assert refused.value.retry_after_s == retry_s
+
+    async def test_a_deadline_before_the_first_token_is_refused(self, slots: Slots) -> None:
+        slots.check_deadline(0.5, 1)
+        with pytest.raises(ServiceError) as refused:
+            slots.check_deadline(0.499, 1)
+        assert refused.value.reason is Reason.DEADLINE_TOO_SHORT
+        assert refused.value.metadata == {"remainingMs": "499", "queueMs": "0", "firstTokenMs": "500"}
+        assert "499 ms" in refused.value.message
+        assert "at least 500 ms" in refused.value.message
+
+    async def test_a_deadline_before_its_turn_is_refused_by_whole_rounds_alone(self, slots: Slots) -> None:
+        with entered(slots, 2), entered(slots, tenant="a"):
+            slots.check_deadline(0.5, 1, tenant="b")
+            with entered(slots, tenant="a"):
+                with pytest.raises(ServiceError) as refused:
+                    slots.check_deadline(4.4, 1, tenant="a")
+                assert refused.value.metadata == {"remainingMs": "4400", "queueMs": "4000", "firstTokenMs": "500"}
+                assert "4000 ms until a slot is free" in refused.value.message
+                slots.check_deadline(4.5, 1, tenant="a")
+                slots.check_deadline(0.5, 1, priority=BATCH)
+
+    async def test_more_choices_than_slots_are_somebody_elses_to_refuse(self, slots: Slots) -> None:
+        slots.check_deadline(0.5, 100)
+
+    async def test_refusals_end_when_what_was_seen_is_old(self, slots: Slots, clock: Clock) -> None:
+        clock.now_s += 60 - 8 * 4 + 1
+        with pytest.raises(ServiceError):
+            slots.check_deadline(0.1, 1)
+        clock.now_s += 2.1
+        slots.check_deadline(0.1, 1)
+
+    async def test_fewer_than_16_observations_refuse_nothing(self, clock: Clock) -> None:
+        slots = slots_of(1, clock=clock)
+        self.see(slots, clock, 15, held_s=1.0)
+        with entered(slots), entered(slots):
+            slots.check_deadline(0.001, 1)
+
+    async def test_it_can_be_switched_off(self, clock: Clock) -> None:
+        slots = slots_of(1, clock=clock, refuses_hopeless=False)
+        self.see(slots, clock, 64, held_s=1.0)
+        slots.check_deadline(0.001, 1)

@@ -9,7 +9,9 @@ import pytest
 
 from service.core.deadline import Deadline
 from service.core.errors import Reason
-from service.generation.watch import Cause, Limits, Phase, Watch
+from service.core.request import Priority
+from service.generation.limits import Limits
+from service.generation.watch import Cause, Phase, Watch
 
 FAR = 100.0
 
@@ -32,11 +34,14 @@ async def wait_in(watch: Watch, phase: Phase) -> Reason | None:
 @pytest.mark.parametrize(
     ("phase", "limits", "deadline_s", "reason"),
     [
-        (Phase.ENGINE, Limits(first_token_s=0.05), FAR, Reason.BACKEND_UNAVAILABLE),
-        (Phase.READER, Limits(reader_s=0.05), FAR, Reason.CONSUMER_TOO_SLOW),
+        (Phase.ENGINE, Limits(first_token_s=0.05), FAR, Reason.FIRST_TOKEN_TIMEOUT),
+        (Phase.ROOM, Limits(room_s=0.05), FAR, Reason.CONSUMER_TOO_SLOW),
+        (Phase.QUEUE, Limits(queue_s=0.05), FAR, Reason.QUEUE_TIMEOUT),
         (Phase.QUEUE, Limits(), 0.05, Reason.DEADLINE_IN_QUEUE),
         (Phase.ENGINE, Limits(), 0.05, Reason.DEADLINE_IN_DECODE),
-        (Phase.READER, Limits(), 0.05, Reason.DEADLINE_IN_DECODE),
+        (Phase.ROOM, Limits(), 0.05, Reason.DEADLINE_IN_DECODE),
+        (Phase.PREPARE, Limits(), 0.05, Reason.DEADLINE_IN_QUEUE),
+        (Phase.WORK, Limits(), 0.05, Reason.DEADLINE_IN_DECODE),
     ],
 )
 async def test_each_limit_fires_in_its_phase(phase: Phase, limits: Limits, deadline_s: float, reason: Reason) -> None:
@@ -46,16 +51,52 @@ async def test_each_limit_fires_in_its_phase(phase: Phase, limits: Limits, deadl
 async def test_the_gap_limit_counts_after_the_first_token() -> None:
     watch = Watch(Deadline.after(FAR), Limits(first_token_s=60, token_gap_s=0.05))
     watch.has_output = True
-    assert await wait_in(watch, Phase.ENGINE) is Reason.BACKEND_UNAVAILABLE
+    assert await wait_in(watch, Phase.ENGINE) is Reason.TOKEN_GAP_TIMEOUT
 
 
-async def test_the_time_limit_in_the_waiting_line_is_a_deadline() -> None:
-    watch = Watch(Deadline.after(FAR), Limits(), Deadline.after(0.05))
-    assert await wait_in(watch, Phase.QUEUE) is Reason.DEADLINE_IN_QUEUE
+async def test_the_longest_wait_for_a_slot_is_that_of_its_class() -> None:
+    limits = Limits(queue_s=60, batch_queue_s=0.05)
+    assert await wait_in(Watch(Deadline.after(FAR), limits, None, Priority.BATCH), Phase.QUEUE) is Reason.QUEUE_TIMEOUT
+
+
+@pytest.mark.parametrize("cause", [Cause.TIME_LIMIT, Cause.CANCEL])
+@pytest.mark.parametrize("phase", [Phase.QUEUE, Phase.ENGINE, Phase.ROOM])
+async def test_a_soft_cause_interrupts_a_wait_and_is_no_failure(cause: Cause, phase: Phase) -> None:
+    watch = Watch(Deadline.after(FAR), Limits(), Deadline.after(0.05) if cause is Cause.TIME_LIMIT else None)
+    task = asyncio.current_task()
+    assert task is not None
+    with watch:
+        watch.enter(phase, time.monotonic())
+        if cause is Cause.CANCEL:
+            watch.interrupt(cause)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(5)
+        assert watch.took_soft()
+        assert not watch.took_soft()
+        assert (watch.soft, task.cancelling()) == (cause, 0)
+
+
+@pytest.mark.parametrize("phase", [Phase.PREPARE, Phase.WORK])
+async def test_a_soft_cause_waits_for_what_cannot_be_left_half_done(phase: Phase) -> None:
+    with Watch(Deadline.after(FAR), Limits(), Deadline.after(0.02)) as watch:
+        watch.enter(phase, time.monotonic())
+        await asyncio.sleep(0.06)
+        assert (watch.soft, watch.cause) == (Cause.TIME_LIMIT, None)
+
+
+async def test_what_is_interrupted_before_it_began_ends_at_its_first_wait() -> None:
+    watch = Watch(Deadline.after(FAR), Limits())
+    watch.interrupt(Cause.DRAIN)
+    with watch:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(5)
+        failure = watch.failure()
+    assert failure is not None
+    assert failure.reason is Reason.DRAINING
 
 
 async def test_progress_moves_the_limit() -> None:
-    watch = Watch(Deadline.after(FAR), Limits(first_token_s=0.1, token_gap_s=0.1, reader_s=0.1))
+    watch = Watch(Deadline.after(FAR), Limits(first_token_s=0.1, token_gap_s=0.1, room_s=0.1))
     with watch:
         for _ in range(8):
             watch.enter(Phase.ENGINE, time.monotonic())
@@ -89,20 +130,6 @@ async def test_a_cancel_by_both_is_not_swallowed() -> None:
         except asyncio.CancelledError:
             assert watch.failure() is None, "the other cancel goes on"
             assert task.uncancel() == 0
-
-
-async def test_headers_are_never_interrupted() -> None:
-    watch = Watch(Deadline.after(0.01), Limits())
-    with watch:
-        watch.enter(Phase.HEADERS, time.monotonic())
-        await asyncio.sleep(0.1)
-        assert watch.cause is None
-        watch.enter(Phase.READER, time.monotonic())
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.sleep(1)
-        failure = watch.failure()
-        assert failure is not None
-        assert failure.reason is Reason.DEADLINE_IN_DECODE
 
 
 async def test_nothing_fires_after_the_block() -> None:

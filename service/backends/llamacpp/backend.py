@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-from service.backends.base import BackendInfo, EngineItem, EngineRequest, Feature, Health
+from service.backends.base import BackendInfo, EngineItem, EngineRequest, EngineStop, Feature, Health
 from service.backends.llamacpp.counting import PromptCounter
 from service.backends.llamacpp.engine import Engine, ModelFacts
 from service.backends.llamacpp.gguf import GgufError, GgufHead, read_gguf_head
@@ -64,10 +65,18 @@ class LlamaCppBackend:
     questions. A thread, and with it the engine's slot, is free one engine step
     after its `generate` has ended: 10 to 30 ms while it decodes, up to
     `batch_tokens` of prefill before that. A request that comes sooner waits for it.
+    `on_stop` is told, in the event loop, about every generation that was left
+    before its end, once its thread has let go of the engine.
     """
 
-    def __init__(self, options: LlamaCppOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: LlamaCppOptions | None = None,
+        *,
+        on_stop: Callable[[EngineStop], None] = lambda _stop: None,
+    ) -> None:
         self.options = options or LlamaCppOptions()
+        self._on_stop = on_stop
         self._engine: Engine | None = None
         self._guard: ConstraintGuard | None = None
         self._info: BackendInfo | None = None
@@ -151,10 +160,11 @@ class LlamaCppBackend:
         if self._engine is None or self._guard is None or self._is_closed:
             raise ServiceError(Reason.BACKEND_UNAVAILABLE, "The engine is not running.")
         body = completion_body(request, self.info.control_texts)
-        run = Run(self._engine, self._guard, request, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        run = Run(self._engine, self._guard, request, loop)
         self._runs.add(run)
         future = self._slots.submit(run.drive, body)
-        future.add_done_callback(lambda _: self._on_done(run))
+        future.add_done_callback(lambda _: self._on_done(run, loop))
         try:
             while (item := await run.next()) is not None:
                 yield item
@@ -162,10 +172,14 @@ class LlamaCppBackend:
             run.cancel()
             future.cancel()
 
-    def _on_done(self, run: Run) -> None:
+    def _on_done(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
         # Also for a run that was dropped before a thread took it: its reader must not wait.
         run.drop()
         self._runs.discard(run)
+        stop = run.stop()
+        if stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it whoever counts
+                loop.call_soon_threadsafe(self._on_stop, stop)
 
     async def _ask(self, question: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._control, question)
@@ -213,4 +227,5 @@ def _info(options: LlamaCppOptions, path: Path, head: GgufHead, facts: ModelFact
         eos_text=facts.eos_text,
         control_texts=head.control_texts,
         longest_token_bytes=head.longest_token_bytes,
+        max_running=options.slots,
     )

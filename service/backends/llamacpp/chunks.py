@@ -27,20 +27,21 @@ class ChunkReader:
     running count, but has no id and no log-probability.
     """
 
-    __slots__ = ("_alternatives", "_is_started", "_output_tokens", "_token_ids", "_wanted_tokens")
+    __slots__ = ("_alternatives", "_is_started", "_token_ids", "_wanted_tokens", "output_tokens")
 
     def __init__(self, *, max_output_tokens: int | None, alternatives: int | None, token_ids: bool) -> None:
         self._wanted_tokens = max_output_tokens
         self._alternatives = alternatives
         self._token_ids = token_ids
         self._is_started = False
-        self._output_tokens = 0
+        # How many tokens the chunks so far stand for.
+        self.output_tokens = 0
 
     def read(self, chunk: bytes) -> tuple[EngineItem, ...]:
         """Return the items of one chunk, often one, sometimes none. Raises `ServiceError` for an error chunk."""
         data: dict[str, Any] = json.loads(chunk)
         if "choices" not in data:
-            raise engine_error(data.get("error", data), has_output=self._output_tokens > 0)
+            raise engine_error(data.get("error", data), has_output=self.output_tokens > 0)
         progress = data.get("prompt_progress")
         if progress is not None:
             if self._is_started:
@@ -56,9 +57,9 @@ class ChunkReader:
 
     def _output(self, choice: dict[str, Any], data: dict[str, Any]) -> EngineOutput:
         # The last chunk repeats the total, which also counts an end token without a chunk.
-        generated = data["timings"]["predicted_n"] if "timings" in data else self._output_tokens + 1
-        tokens = generated - self._output_tokens
-        self._output_tokens = generated
+        generated = data["timings"]["predicted_n"] if "timings" in data else self.output_tokens + 1
+        tokens = generated - self.output_tokens
+        self.output_tokens = generated
         text = choice["text"].encode()
         details = choice["logprobs"]
         if not details:

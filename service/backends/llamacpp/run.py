@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-from service.backends.base import EngineFinished, EngineItem, EngineRequest
+from service.backends.base import EngineFinished, EngineItem, EngineRequest, EngineStop, StopOutcome
 from service.backends.llamacpp.chunks import ChunkReader
 from service.backends.llamacpp.engine import Engine
 from service.backends.llamacpp.guard import ConstraintGuard
@@ -15,13 +15,26 @@ from service.core.errors import Reason, ServiceError
 
 __all__ = ["Run"]
 
+_CONTRACT: Final = "llamacpp"
 _TOKENIZE_TIMEOUT_S: Final = 30.0
 
 
 class Run:
     """One request in the engine. `drive` belongs to the engine thread, the rest to the event loop."""
 
-    __slots__ = ("_engine", "_guard", "_handover", "_is_finished", "_is_in_engine", "_moved_s", "_reader", "_request")
+    __slots__ = (
+        "_engine",
+        "_guard",
+        "_handover",
+        "_is_finished",
+        "_is_in_engine",
+        "_is_over",
+        "_left_s",
+        "_moved_s",
+        "_reader",
+        "_request",
+        "_tokens_when_left",
+    )
 
     def __init__(
         self, engine: Engine, guard: ConstraintGuard, request: EngineRequest, loop: asyncio.AbstractEventLoop
@@ -38,6 +51,11 @@ class Run:
         self._is_finished = False
         self._moved_s = time.monotonic()
         self._is_in_engine = False
+        # The engine has failed, or no thread works on it any more: nothing is left to stop.
+        self._is_over = False
+        # When it was left before its end, and the tokens until then.
+        self._left_s: float | None = None
+        self._tokens_when_left = 0
 
     async def next(self) -> EngineItem | None:
         """Return the next item, None after the last. Raises what the run failed with."""
@@ -45,6 +63,7 @@ class Run:
 
     def cancel(self) -> None:
         """Stop the engine's work at its next step. Idempotent."""
+        self._leave()
         self._handover.cancel()
 
     @property
@@ -56,6 +75,20 @@ class Run:
         """Return how long the engine has said nothing about this run."""
         return now_s - self._moved_s
 
+    def stop(self) -> EngineStop | None:
+        """Return what became of a run that was left before its end, None for any other; once it is over.
+
+        The engine itself sees the stop one step later: that one token is counted,
+        if it was at one.
+        """
+        if self._left_s is None:
+            return None
+        made = self._reader.output_tokens
+        wasted = made - self._tokens_when_left + (1 if made and not self._is_finished else 0)
+        rest = (self._request.sampling.max_output_tokens or made) - self._tokens_when_left
+        stop_s = time.monotonic() - self._left_s
+        return EngineStop(_CONTRACT, StopOutcome.ACKNOWLEDGED, stop_s, max(0, min(wasted, rest)))
+
     def drive(self, body: dict[str, Any]) -> None:
         """Run to the end in this thread. Never raises: a failure goes to the reader."""
         if self._handover.is_cancelled:
@@ -66,7 +99,8 @@ class Run:
         try:
             self._guard.check(body, self._request.constraint)
             body["prompt"] = self._prompt()
-            self._engine.run(body, self._on_chunk)
+            if not self._handover.is_cancelled:
+                self._engine.run(body, self._on_chunk)
             if not self._is_finished:
                 # A cut must never look like success.
                 failure = _stopped() if self._handover.is_cancelled else _without_result()
@@ -74,11 +108,18 @@ class Run:
             failure = error
         finally:
             self._is_in_engine = False
+            self._is_over = True
             self._handover.end(failure)
 
     def drop(self) -> None:
         """End the run if it did not end by itself: no thread will work on it (any thread)."""
+        self._is_over = True
         self._handover.end(_stopped())
+
+    def _leave(self) -> None:
+        if self._left_s is None and not self._is_over and not self._is_finished:
+            self._left_s = time.monotonic()
+            self._tokens_when_left = self._reader.output_tokens
 
     def _prompt(self) -> str | list[int]:
         prompt = self._request.prompt
@@ -101,15 +142,17 @@ class Run:
         try:
             now_s = self._moved_s = time.monotonic()
             if self._request.deadline.at_s <= now_s:
+                self._leave()
                 raise ServiceError(Reason.DEADLINE_IN_DECODE, "The deadline passed while the engine worked.")
             for item in self._reader.read(chunk):
-                if not self._handover.put(item):
-                    return True
                 if isinstance(item, EngineFinished):
                     self._is_finished = True
+                if not self._handover.put(item):
+                    return True
             # Also for chunks without an item: a long prefill has nothing else.
             return self._handover.is_cancelled
         except Exception as error:
+            self._is_over = True
             self._handover.end(error)
             return True
 

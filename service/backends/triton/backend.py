@@ -91,7 +91,7 @@ class TritonBackend:
         self._endpoints: Endpoints | None = None
         # Asked for on every request, and the same until a model is described anew.
         self._info: BackendInfo | None = None
-        self._info_of: list[Described] | None = None
+        self._info_of: list[Described | None] | None = None
         self._is_closed = False
 
     async def start(self) -> None:
@@ -128,13 +128,14 @@ class TritonBackend:
     @property
     def info(self) -> BackendInfo:
         """Facts about the engine, from the last descriptions that could be read; only what every server can do."""
-        described = [] if self._endpoints is None else self._endpoints.all()
-        known = [last for endpoint in described if (last := endpoint.description.last) is not None]
-        if self._info is None or self._info_of != known:
-            self._info, self._info_of = self._read_info(known), known
+        endpoints = [] if self._endpoints is None else self._endpoints.all()
+        read = [endpoint.description.last for endpoint in endpoints]
+        if self._info is None or self._info_of != read:
+            self._info, self._info_of = self._read_info(read), read
         return self._info
 
-    def _read_info(self, known: list[Described]) -> BackendInfo:
+    def _read_info(self, read: list[Described | None]) -> BackendInfo:
+        known = [described for described in read if described is not None]
         host, port = address_of(self._options.url.partition(",")[0])
         features = _ASSUMED_FEATURES
         if known:
@@ -149,6 +150,7 @@ class TritonBackend:
             control_texts=() if self._tokenizer is None else self._tokenizer.control_texts,
             server_address=host,
             server_port=port,
+            max_running=_max_running(read),
         )
 
     async def health(self, timeout_s: float) -> Health:
@@ -253,3 +255,15 @@ class TritonBackend:
                 "The TLS files for the inference server cannot be used.",
                 detail=f"root_certificates, client_key, client_certificate: {error}",
             ) from None
+
+
+def _max_running(read: list[Described | None]) -> int | None:
+    """Return how many generations all servers run at once; None if none was read yet, or one does not say.
+
+    A server that could not be read counts like the smallest of those that were: they serve the same model.
+    """
+    told = [described.max_running for described in read if described is not None]
+    known = [number for number in told if number is not None]
+    if not known or len(known) < len(told):
+        return None
+    return sum(known) + (len(read) - len(known)) * min(known)

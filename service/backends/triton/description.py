@@ -50,6 +50,21 @@ class Described:
         """Whether a BLS model says that its engine knows a request by the same id."""
         return self.model.parameters.get("forward_request_id", "").lower() == "true"
 
+    @property
+    def max_running(self) -> int | None:
+        """How many generations run here at once, as far as the configuration says; None where it does not.
+
+        It is the engine model's batch size, which deployments set to that of the
+        engine they built; Triton itself does not hold a decoupled model to it. An
+        instance of a BLS model has one request at a time.
+        """
+        bounds = []
+        if self.engine is not None and self.engine.max_batch_size > 0:
+            bounds.append(self.engine.max_batch_size * self.engine.instances)
+        if self.contract.name == "bls":
+            bounds.append(self.model.instances)
+        return min(bounds, default=None)
+
 
 class Description:
     """Reads the description of one server at the first need, after a fault that may mean a change, and now and then.
@@ -231,12 +246,14 @@ def _parameter(model: ModelFacts, names: tuple[str, str]) -> str:
 
 
 def _tell(described: Described, url: str) -> None:
+    running = described.max_running
     _log.info(
-        "model %s at %s has the contract %s, on Triton %s",
+        "model %s at %s has the contract %s, on Triton %s; its configuration says %s run at once",
         described.model.name,
         url,
         described.contract.name,
         described.server.version,
+        "not how many" if running is None else running,
     )
     if described.contract.name == "bls" and not described.passes_id_on:
         _log.warning(

@@ -35,7 +35,8 @@ class ModelFacts:
     models inside an ensemble, in order. `parameters` are the strings of its
     `parameters` block. `is_decoupled` may be False for an ensemble of a
     decoupled model, which inherits the policy. `honours_timeout`: the request
-    parameter `timeout` ends a wait in the model's queue.
+    parameter `timeout` ends a wait in the model's queue. `instances` are those of
+    all devices. `max_batch_size` is 0 for a model that does not batch.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ModelFacts:
     steps: tuple[str, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     honours_timeout: bool = False
+    max_batch_size: int = 0
 
     @property
     def required(self) -> frozenset[str]:
@@ -74,13 +76,14 @@ def model_facts(name: str, config: Any) -> ModelFacts:
         name=name,
         inputs={tensor.name: _spec(tensor, is_batched=is_batched) for tensor in config.input},
         outputs={tensor.name: _spec(tensor, is_batched=is_batched) for tensor in config.output},
-        instances=max(1, sum(group.count for group in config.instance_group)),
+        instances=max(1, sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)),
         fingerprint=hashlib.sha256(config.SerializeToString(deterministic=True)).hexdigest()[:16],
         is_ensemble=config.platform == "ensemble" or config.HasField("ensemble_scheduling"),
         is_decoupled=config.model_transaction_policy.decoupled,
         steps=tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step)),
         parameters={key: value.string_value for key, value in sorted(config.parameters.items())},
         honours_timeout=_honours_timeout(config),
+        max_batch_size=config.max_batch_size,
     )
 
 

@@ -1,0 +1,141 @@
+"""What is told of one generation: its state on the wire, and at its end span attributes, metrics and the log line."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from headrace.v1 import error_reason_pb2, generation_pb2
+from runtime import semconv
+from service.core.request import Priority
+from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
+from service.rpc.call import CallRecord
+from service.rpc.convert_events import timing_to_proto, usage_to_proto
+from service.rpc.request_log import log_generation
+from service.telemetry.instruments import record_cancel, record_generation
+
+__all__ = ["ended_generation", "report", "state_to_proto"]
+
+_PRIORITIES = {
+    Priority.INTERACTIVE: generation_pb2.PRIORITY_INTERACTIVE,
+    Priority.BATCH: generation_pb2.PRIORITY_BATCH,
+}
+_STATES = {
+    "completed": GenerationState.COMPLETED,
+    "cancelled": GenerationState.CANCELLED,
+    "client_cancelled": GenerationState.CANCELLED,
+}
+# Outcomes that end a generation before its time, and what they count as where nobody noted a cause.
+_CAUSES = {
+    "client_cancelled": "client",
+    "cancelled": "cancel_call",
+    "deadline_exceeded": "deadline",
+    "drained": "drain",
+    "consumer_too_slow": "slow_reader",
+}
+
+
+def ended_generation(live: LiveGeneration, call: CallRecord) -> EndedGeneration:
+    """Return what is remembered of a generation whose call has ended."""
+    generation, now_s = live.generation, time.monotonic()
+    return EndedGeneration(
+        state=_STATES.get(call.outcome, GenerationState.FAILED),
+        model=generation.model.id,
+        tenant=live.tenant,
+        priority=generation.request.priority,
+        created_at_s=live.created_at_s,
+        last_sequence=call.last_sequence,
+        usage=replace(generation.usage, output_tokens=generation.output_tokens_so_far),
+        timing=generation.clock.timing(now_s, generation.output_tokens_so_far, generation.request.choice_count),
+        reason=None if call.error is None else call.error.reason,
+        ended_at_s=now_s,
+    )
+
+
+def state_to_proto(found: LiveGeneration | EndedGeneration, now_s: float) -> generation_pb2.GetGenerationResponse:
+    """Return the wire form of where a generation is."""
+    ahead = failure = None
+    if isinstance(found, LiveGeneration):
+        generation = found.generation
+        model, priority, sequence = generation.model.id, generation.request.priority, found.outbox.taken
+        usage = replace(generation.usage, output_tokens=generation.output_tokens_so_far)
+        timing = generation.clock.timing(now_s, usage.output_tokens, generation.request.choice_count)
+        if found.state is GenerationState.QUEUED and generation.ticket is not None:
+            ahead = generation.ticket.ahead
+    else:
+        model, priority, sequence = found.model, found.priority, found.last_sequence
+        usage, timing = found.usage, found.timing
+        if found.state is GenerationState.FAILED and found.reason is not None:
+            failure = error_reason_pb2.ErrorReason.Name(found.reason.value)
+    message = generation_pb2.GetGenerationResponse(
+        state=generation_pb2.GenerationState.Name(found.state.value),
+        last_sequence=sequence,
+        usage=usage_to_proto(usage),
+        model=model,
+        priority=_PRIORITIES[priority],
+        failure_reason=failure,
+        timing=timing_to_proto(timing),
+        ahead_count=ahead,
+    )
+    message.create_time.FromNanoseconds(round(found.created_at_s * 1e9))
+    return message
+
+
+def report(call: CallRecord, live: LiveGeneration) -> None:
+    """Record one generation, whatever its end was."""
+    generation = live.generation
+    clock, info = generation.clock, generation.model.backend.info
+    output_tokens = generation.output_tokens_so_far
+    timing = clock.timing(time.monotonic(), output_tokens, generation.request.choice_count)
+    if timing.ttft_s is not None:
+        call.span.set_attribute(semconv.TTFT_S, timing.ttft_s)
+        call.span.set_attribute(semconv.MAX_GAP_S, clock.max_gap_s)
+    if clock.admitted_s is not None:
+        call.span.set_attribute(semconv.QUEUE_S, timing.queue_s)
+    stopped_in = _note_cancel(call, live)
+    call.is_logged = True
+    log_generation(
+        generation,
+        timing,
+        request_id=call.request_id,
+        status=call.status,
+        outcome=call.outcome,
+        reason=call.error.reason.name if call.error else None,
+        stopped_in=stopped_in,
+    )
+    generation.trace.end(
+        ttft_s=timing.ttft_s,
+        usage=replace(generation.usage, output_tokens=output_tokens),
+        finish_reasons=generation.finish_reasons,
+        error_type=call.error_type,
+        detail=call.error.detail if call.error else None,
+    )
+    if clock.admitted_s is not None:
+        record_generation(
+            operation=generation.trace.operation,
+            provider=info.provider,
+            model=generation.model.id,
+            outcome=call.outcome,
+            duration_s=timing.total_s,
+            ttft_s=timing.ttft_s,
+            decode_s=timing.decode_s,
+            output_tokens=output_tokens,
+            choices=generation.request.choice_count,
+            error_type=call.error_type,
+            context=call.context,
+        )
+
+
+def _note_cancel(call: CallRecord, live: LiveGeneration) -> str | None:
+    """Count a generation that was ended before its time; return the phase in which that was."""
+    cause = _CAUSES.get(call.outcome)
+    if live.stopped_by is not None and (cause is None or cause == "client"):
+        cause = live.stopped_by.value
+    if cause is None:
+        return None
+    # The engine had ended, and its reader had not.
+    phase = live.stopped_in or ("completed" if live.has_ended else "prefill")
+    record_cancel(live.generation.model.id, cause=cause, phase=phase, stop_s=live.stop_s)
+    call.span.set_attribute(semconv.CANCEL_CAUSE, cause)
+    call.span.set_attribute(semconv.CANCEL_PHASE, phase)
+    return phase
