@@ -17,7 +17,7 @@ CLIENTS_PIP := .venv-clients/bin/python -m pip install --quiet --disable-pip-ver
 NODE_CLIENTS := tests/clients/node
 INPUTS := pyproject.toml clients/python/pyproject.toml constraints.txt
 
-.PHONY: help run test clients clients-install clients-prerequisites check format proto docs fuzz bench triton clean
+.PHONY: help run test clients clients-install clients-prerequisites check format proto docs fuzz chaos bench soak triton clean
 
 help: ## This list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +47,7 @@ triton: ## A real Triton on the CPU with the models of deploy/triton, on port 80
 test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest --numprocesses=3 tests/unit tests/contract
-	@$(BIN)/python -m pytest tests/integration tests/e2e
+	@$(BIN)/python -m pytest tests/integration tests/e2e tests/chaos
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -99,8 +99,14 @@ docs: .venv/.dev ## Write docs/configuration.md from the settings, and tests/rep
 fuzz: .venv/.dev ## 100,000 odd requests against service and gateway: no 5xx, no hang, no leak. About 10 minutes.
 	@HEADRACE_FUZZ_REQUESTS=$${HEADRACE_FUZZ_REQUESTS:-100000} $(BIN)/python -m pytest tests/e2e/test_fuzz.py
 
+chaos: .venv/.dev ## 6,000 requests that leave, stall and break, and restarts: no hang, no leak, one end each. About 10 minutes.
+	@HEADRACE_CHAOS_REQUESTS=$${HEADRACE_CHAOS_REQUESTS:-6000} HEADRACE_CHAOS_S=$${HEADRACE_CHAOS_S:-480} $(BIN)/python -m pytest $(ARGS) tests/chaos
+
 bench: .venv/.dev ## Measure; prints a table and writes bench/results/latest.json.
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: .venv/.dev ## An hour of mixed load; says whether memory grows. SOAK_S=300 for less; ARGS=--plot draws docs/soak.png.
+	@$(BIN)/python -m bench --only soak --check $(ARGS)
 
 clean: ## Remove what the targets made, environments included.
 	@rm -rf .venv .venv-triton .venv-clients $(NODE_CLIENTS)/node_modules .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json

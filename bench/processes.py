@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -28,6 +28,8 @@ class Path:
     service: psutil.Process
     gateway: psutil.Process
     http_port: int
+    grpc_port: int
+    admin_port: int
 
     def cpu_s(self) -> tuple[float, float]:
         """Return user + system seconds of service and gateway so far."""
@@ -47,13 +49,17 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 @contextmanager
-def running_path() -> Iterator[Path]:
-    """Start service (simulator, no delay of its own) and gateway on free ports; end them with the block."""
-    grpc_port, http_port = free_ports(2)
+def running_path(variables: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Start service (simulator, no delay of its own) and gateway on free ports; end them with the block.
+
+    `variables` are settings of either process, which win over those of the bench.
+    """
+    grpc_port, http_port, admin_port = free_ports(3)
     environment = clean_environment() | {
         "HEADRACE_BACKEND": "simulator",
         "HEADRACE_TEMPLATE": "chatml",
         "HEADRACE_GRPC_PORT": str(grpc_port),
+        "HEADRACE_ADMIN_PORT": str(admin_port),
         "HEADRACE_SIMULATOR_TOKEN_MS": "0",
         "HEADRACE_LOG_LEVEL": "warning",
         "HEADRACE_SHUTDOWN_GRACE_S": "0",
@@ -61,6 +67,7 @@ def running_path() -> Iterator[Path]:
         "HEADRACE_GATEWAY_TARGET": f"127.0.0.1:{grpc_port}",
         "HEADRACE_GATEWAY_LOG_LEVEL": "warning",
         "HEADRACE_GATEWAY_DRAIN_GRACE_S": "0",
+        **(variables or {}),
     }
     started = [
         subprocess.Popen([sys.executable, "-m", module], env=environment, start_new_session=True)
@@ -68,7 +75,8 @@ def running_path() -> Iterator[Path]:
     ]
     try:
         wait_until_answered(f"http://127.0.0.1:{http_port}/readyz", started, START_TIMEOUT_S)
-        yield Path(psutil.Process(started[0].pid), psutil.Process(started[1].pid), http_port)
+        service, gateway = (psutil.Process(process.pid) for process in started)
+        yield Path(service, gateway, http_port, grpc_port, admin_port)
     finally:
         for process in reversed(started):
             process.send_signal(signal.SIGTERM)
