@@ -16,10 +16,12 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import tokens
 from gateway.body import read_json_body
+from gateway.call_options import generation_options, short_call_options
 from gateway.config import GatewaySettings
 from gateway.cors import with_cors
 from gateway.event_stream import StreamTimes
 from gateway.generation import GenerationResponse, Generations, draining
+from gateway.handover import Handover
 from gateway.openai import documents
 from gateway.openai.chat import ChatRequest
 from gateway.openai.completions import CompletionRequest
@@ -29,15 +31,19 @@ from gateway.openai.requests import Endpoint, GenerationCall, parse
 from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.openapi import generation_operation, install_openapi, json_operation, short_operation
 from gateway.outermost import OutermostLayer
+from gateway.readiness import Readiness, ServiceHealth
 from gateway.refusals import on_api_error, on_bug, on_http_exception, unknown_url
 from gateway.responses import add_responses
-from gateway.short_calls import short_call_options
+from gateway.short_calls import while_client_waits
 from gateway.telemetry import GatewayTelemetry
-from gateway.timeouts import timeout_s
 from gateway.upstream import Upstream
 
 __all__ = ["Gateway"]
 
+_DEGRADED: Final = (
+    "the inference service is degraded: a model or a replica is not ready, or a waiting line was full within the last "
+    "seconds"
+)
 _NO_TELEMETRY_OF_ITS_OWN: Final = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 
 
@@ -56,7 +62,8 @@ class Gateway:
         self.is_leaving = False  # /readyz says no
         self.is_refusing = False  # new generations are refused
         self._generations: Generations | None = None
-        app = with_cors(_api(self, version), settings.cors_origins)
+        self._readiness: Readiness | None = None
+        app = with_cors(Handover(_api(self, version)), settings.cors_origins)
         telemetry = GatewayTelemetry(settings.trust_inbound_trace, tracers=tracers, meters=meters)
         self._app = OutermostLayer(app, telemetry, lambda: self.is_leaving)
 
@@ -85,8 +92,10 @@ class Gateway:
             send_timeout_s=self.settings.send_timeout_s,
         )
         self._generations = Generations(upstream, times)
+        self._readiness = Readiness(upstream.health)
         try:
-            yield
+            async with self._readiness:
+                yield
         finally:
             await upstream.close()
 
@@ -94,24 +103,32 @@ class Gateway:
         """Return the response to a generation request. ApiError if it is refused here."""
         if self.is_refusing:
             raise draining()
-        limit_s = timeout_s(
-            request.headers, default_s=self.settings.default_timeout_s, max_s=self.settings.max_timeout_s
-        )
+        options = generation_options(request, self.settings)
         body = await read_json_body(
             request.headers,
             request.receive,
+            options.budget,
             limit_bytes=self.settings.body_limit_bytes,
             timeout_s=self.settings.body_timeout_s,
         )
-        return GenerationResponse(self.generations, parse_body(body), limit_s)
+        return GenerationResponse(self.generations, parse_body(body), options)
 
-    async def not_ready_because(self) -> str | None:
-        """Return why no requests should come here; None if they may."""
+    async def readiness(self) -> Response:
+        """Return the answer to whoever asks whether requests should come here."""
+        assert self._readiness is not None, "the application has not started"
         if self.is_leaving:
-            return "the gateway is shutting down"
-        if not await self.generations.upstream.is_serving():
-            return "the inference service does not report that it is serving"
-        return None
+            return _not_ready("the gateway is shutting down")
+        match await self._readiness.now():
+            case ServiceHealth.SERVING:
+                return JSONResponse({"status": "ready"})
+            case ServiceHealth.DEGRADED:
+                return JSONResponse({"status": "degraded", "reason": _DEGRADED})
+            case ServiceHealth.NOT_SERVING:
+                return _not_ready("the inference service does not report that it is serving")
+
+
+def _not_ready(reason: str) -> Response:
+    return JSONResponse({"status": "not ready", "reason": reason}, 503)
 
 
 def _api(gateway: Gateway, version: str) -> FastAPI:
@@ -168,7 +185,8 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
     async def list_models(request: Request) -> Response:
         """List the models of the service."""
         options = short_call_options(request, gateway.settings)
-        return JSONResponse(model_list_document(await gateway.generations.upstream.list_models(options)))
+        listing = gateway.generations.upstream.list_models(options)
+        return JSONResponse(model_list_document(await while_client_waits(request, listing)))
 
     @api.get("/v1/models/{model:path}", tags=["models"], **short_operation(documents.Model, 400, 404, 503, 504))
     async def get_model(model: str, request: Request) -> Response:
@@ -176,7 +194,8 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         if not model:
             raise unknown_url(request)
         options = short_call_options(request, gateway.settings)
-        return JSONResponse(model_document(await gateway.generations.upstream.get_model(model, options)))
+        lookup = gateway.generations.upstream.get_model(model, options)
+        return JSONResponse(model_document(await while_client_waits(request, lookup)))
 
     @api.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -191,10 +210,7 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
 
     @api.get("/readyz", tags=["health"], responses={503: {"description": "Not now; the body says why."}})
     async def is_ready() -> Response:
-        """Say whether requests should come here; answers within a second."""
-        reason = await gateway.not_ready_because()
-        if reason is None:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+        """Say whether requests should come here: ready, degraded (they should, but something is wrong), or not."""
+        return await gateway.readiness()
 
     return api

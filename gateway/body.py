@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from gateway.exchange import CLIENT_LEFT
+from gateway.exchange import client_left
 from gateway.openai.errors import ApiError, invalid_request
+from gateway.timeouts import Budget
 
 __all__ = ["read_json_body"]
 
 
-async def read_json_body(headers: Headers, receive: Receive, *, limit_bytes: int, timeout_s: float) -> bytes:
+async def read_json_body(
+    headers: Headers, receive: Receive, budget: Budget, *, limit_bytes: int, timeout_s: float
+) -> bytes:
     """Return the whole body.
 
     ApiError 415 for a body that says it is something else than JSON, 413 above
     `limit_bytes` (at once if the length is announced), 408 if it is not there
-    in time, 499 if the client left. A body without a content type counts as
+    in time, 504 if the request's own time is over before, 499 if the client left. A
+    body without a content type counts as
     JSON, because small clients send none; not from a browser, which could send
     it from any page without a preflight.
     """
@@ -26,10 +31,13 @@ async def read_json_body(headers: Headers, receive: Receive, *, limit_bytes: int
     announced = headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit_bytes:
         raise _too_large(limit_bytes)
+    left_s = budget.left_s(time.perf_counter())
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(min(timeout_s, left_s)):
             return await _read(receive, limit_bytes)
     except TimeoutError:
+        if left_s < timeout_s:
+            raise budget.used_up("before the request body had arrived; nothing was run") from None
         raise ApiError(
             408, "invalid_request_error", f"The request body did not arrive within {timeout_s:g} seconds.",
             code="request_timeout",
@@ -42,7 +50,7 @@ async def _read(receive: Receive, limit_bytes: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _client_left()
+            raise client_left("The client left before its request was complete.")
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit_bytes:
@@ -50,11 +58,6 @@ async def _read(receive: Receive, limit_bytes: int) -> bytes:
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
-
-
-def _client_left() -> ApiError:
-    text = "The client left before its request was complete."
-    return ApiError(499, "invalid_request_error", text, reason=CLIENT_LEFT)
 
 
 def _check_type(content_type: str | None, content_encoding: str | None, *, is_browser: bool) -> None:

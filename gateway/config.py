@@ -62,6 +62,10 @@ class GatewaySettings(Settings):
         default=16 * 1024 * 1024,
         description="Largest request body, bytes; above it 413. 16 MiB holds any context window in use as text.",
     )
+    head_timeout_s: Seconds = Field(
+        default=15.0,
+        description="Longest time for the head of a request to arrive from its first byte on, seconds; then 408.",
+    )
     body_timeout_s: Seconds = Field(
         default=30.0, description="Longest time for a request body to arrive, seconds; then 408."
     )
@@ -71,6 +75,11 @@ class GatewaySettings(Settings):
     )
     max_timeout_s: Seconds = Field(
         default=3600.0, description="Longest deadline a caller may ask for, seconds; longer ones are cut to it."
+    )
+    deadline_margin_ms: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        default=25,
+        description="What a call's deadline is shorter than the request's, milliseconds, at most a twentieth: the time "
+        "to tell the caller before its own clock is over.",
     )
     unary_timeout_s: Seconds = Field(
         default=10.0, description="Deadline of model list and lookup, and of tokenization, seconds."

@@ -11,19 +11,19 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.context import Context
-from starlette.types import Scope, Send
+from starlette.types import ASGIApp, Scope, Send
 
 from gateway.openai.answers import GenerationReader
-from gateway.openai.errors import ApiError
+from gateway.openai.errors import CANCELLED_BY_CALL, ApiError
 from gateway.openai.requests import GenerationCall
 
-__all__ = ["CLIENT_LEFT", "Exchange", "exchange_of", "request_id_from"]
+__all__ = ["Exchange", "client_left", "exchange_of", "request_id_from"]
 
-# The reason of the error that stands for a client who left while it sent.
+# The reason of the error that stands for a client who left.
 CLIENT_LEFT: Final = "CLIENT_LEFT"
 
 _KEY: Final = "headrace.exchange"
@@ -39,16 +39,17 @@ class Exchange:
     abort: Callable[[], None] | None = None  # cuts the connection, if the server can
     send: Send  # the server's own, below all middleware: for the body of a stream
     context: Context  # holds the SERVER span: the parent of what follows
-    began_s: float = field(default_factory=time.perf_counter)
+    began_s: float  # when its head had arrived
     status: int | None = None  # of the response that began; None if none did
     error: ApiError | None = None  # as told, in the status or within the stream
     outcome: str = "completed"
     call: GenerationCall | None = None
     reader: GenerationReader | None = None
     first_output_s: float | None = None
+    work: ASGIApp | None = None  # what makes the response behind the framework; `gateway.handover` has the reason
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the request came."""
+        """Return the seconds since the head of the request had arrived."""
         return time.perf_counter() - self.began_s
 
     def fail(self, error: ApiError) -> None:
@@ -58,6 +59,8 @@ class Exchange:
             self.outcome = "deadline_exceeded"
         elif error.reason == CLIENT_LEFT:
             self.outcome = "client_cancelled"
+        elif error.reason == CANCELLED_BY_CALL:
+            self.outcome = "cancelled"
         else:
             # 499 is a call that somebody behind the gateway cancelled.
             self.outcome = "failed" if error.http_status >= 499 else "rejected"
@@ -78,6 +81,11 @@ def exchange_of(scope: Scope) -> Exchange:
     """Return the exchange of a request that came through the outermost layer."""
     exchange: Exchange = scope[_KEY]
     return exchange
+
+
+def client_left(text: str) -> ApiError:
+    """Return the error that stands for a client who left; nobody reads it but log and span."""
+    return ApiError(499, "invalid_request_error", text, reason=CLIENT_LEFT)
 
 
 def request_id_from(headers: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from gateway.openai.content import ContractError
+from gateway.openai.errors import cancelled
 from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import usage_pb2
 
@@ -43,7 +44,8 @@ class FanOut:
     The first that starts gives the `started`; choice i of source s becomes choice
     i + the choices of all sources before s; `completed` comes once, when all have
     ended well, with the sum of the usages. The first failure is raised to the reader.
-    Leaving the block, also by a cancel, cancels every source and waits for its end.
+    A source that somebody stopped by its id is one (ApiError). Leaving the block, also by
+    a cancel, cancels every source and waits for its end.
     Events are renumbered from 1 and changed in place.
     """
 
@@ -125,6 +127,8 @@ class FanOut:
             case "delta":
                 event.delta.index = self._place(number, event.delta.index)
             case "choice_finished":
+                if event.choice_finished.reason == gen.FINISH_REASON_CANCELLED:
+                    raise cancelled()  # what the others would still make is an answer for nobody
                 event.choice_finished.index = self._place(number, event.choice_finished.index)
             case "started":
                 if self._has_started:

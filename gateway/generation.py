@@ -13,7 +13,6 @@ import time
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -27,7 +26,7 @@ from gateway.openai.readers import reader_of
 from gateway.openai.requests import GenerationCall
 from gateway.openai.usage import server_timing
 from gateway.prompts import Events, open_events
-from gateway.upstream import CallOptions, Upstream, metadata_from
+from gateway.upstream import CallOptions, Upstream
 
 __all__ = ["GenerationResponse", "Generations", "draining", "error_response"]
 
@@ -36,6 +35,8 @@ logger = logging.getLogger(__name__)
 # For the last event of a stream that is cut by a shutdown: a reader that does
 # not take it in this time has stopped reading.
 _LAST_WORD_S: Final = 2.0
+# Another replica may take the request at once; the one that follows this one needs a moment.
+_RETRY_AFTER_S: Final = 1.0
 
 
 def draining() -> ApiError:
@@ -47,6 +48,7 @@ def draining() -> ApiError:
         "The server is shutting down. Please try again.",
         code=outcome.code,
         should_retry=outcome.should_retry,
+        retry_after_s=_RETRY_AFTER_S,
         reason="DRAINING",
     )
 
@@ -73,24 +75,23 @@ class Generations:
 class GenerationResponse(Response):
     """The response to one generation request; runs the generation while it is sent."""
 
-    def __init__(self, generations: Generations, call: GenerationCall, timeout_s: float) -> None:
+    def __init__(self, generations: Generations, call: GenerationCall, options: CallOptions) -> None:
         # The base class would build headers and a body, which come later here.
         self.background = None
         self._generations = generations
         self._call = call
-        self._timeout_s = timeout_s
+        self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Leave the generation to what stands in front of the framework, which runs it in the same task."""
+        exchange_of(scope).work = self._run
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the generation in the calling task; cancelling it cancels the call to the service."""
         exchange = exchange_of(scope)
         exchange.call = self._call
         lifetime = Lifetime(receive, self._generations.running)
-        options = CallOptions(
-            timeout_s=self._timeout_s,
-            metadata=metadata_from(Headers(scope=scope), exchange.request_id),
-            context=exchange.context,
-        )
-        events = open_events(self._generations.upstream, self._call, options)
+        events = open_events(self._generations.upstream, self._call, self._options)
         if self._call.stream:
             await self._stream(exchange, lifetime, events, send)
         else:

@@ -8,12 +8,25 @@ cannot read; and a cancelled application is cut without a traceback.
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 
+import httptools
 from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["Cycle", "Flow", "OldCycle"]
+__all__ = ["Cycle", "Flow", "OldCycle", "target_scope"]
+
+
+def target_scope(url: bytes, root_path: str) -> dict[str, str | bytes]:
+    """Return what a scope says of the target of its request."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return {
+        "path": root_path + (urllib.parse.unquote(path) if "%" in path else path),
+        "raw_path": root_path.encode("ascii") + parsed.path,
+        "query_string": parsed.query or b"",
+    }
 
 
 class Flow(FlowControl):

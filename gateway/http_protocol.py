@@ -12,22 +12,24 @@ disturb the response, and reading goes on, so that a client's leaving is seen.
 from __future__ import annotations
 
 import asyncio
-import socket
-import urllib.parse
+import time
 from typing import Any, Final
 
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.http_cycle import Cycle, Flow, OldCycle
-from gateway.http_refusal import MAX_HEAD_BYTES, check_host, head_too_large, response_bytes
+from gateway.http_cycle import Cycle, Flow, OldCycle, target_scope
+from gateway.http_refusal import MAX_HEAD_BYTES, check_host, head_too_large, head_too_slow, response_bytes
+from gateway.http_sending import SendWatch, set_up_sending
 from gateway.openai.errors import ApiError, invalid_request
 
-__all__ = ["ABORT", "BoundedProtocol", "protocol_class"]
+__all__ = ["ABORT", "ARRIVED_S", "BoundedProtocol", "protocol_class"]
 
 # In scope["extensions"]: a function without arguments that cuts the connection.
 ABORT: Final = "headrace.connection.abort"
+# And when the head of the request had arrived, seconds of `time.perf_counter`.
+ARRIVED_S: Final = "headrace.request.arrived_s"
 
 # Of what comes behind a running request; above it reading pauses.
 _MAX_AHEAD_BYTES: Final = 64 * 1024
@@ -37,9 +39,11 @@ _LINGER_BYTES: Final = 32 * 1024 * 1024
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol on httptools, bounded, which offers `ABORT` to the application."""
+    """uvicorn's protocol on httptools, bounded, which offers `ABORT` and `ARRIVED_S` to the application."""
 
-    send_timeout_s = 30.0  # how long a client may take nothing; `gateway.config` has the reason
+    # `gateway.config` has the reasons.
+    send_timeout_s = 30.0  # how long a client may take nothing
+    head_timeout_s = 15.0  # from a head's first byte to its last
 
     _active: Cycle | None = None  # the one whose application runs
     _is_reading_head = False
@@ -50,26 +54,23 @@ class BoundedProtocol(HttpToolsProtocol):
     _has_body_piece = False  # in what is parsed
     _loose_bytes = 0  # received since then: framing and trailers
     _linger_bytes = 0
-    _unsent_bytes = 0
     _ahead = b""
     _refusal: ApiError | None = None  # told when the responses before it have ended
     _timer: asyncio.TimerHandle | None = None  # of the head, or of lingering
-    _send_timer: asyncio.TimerHandle | None = None
+    _sending: SendWatch
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection; it is closed if no request begins within the keep-alive time."""
         super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family != socket.AF_UNIX:
-            # Else an event waits 40 ms for the acknowledgement of the one before. asyncio does it for own listeners.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_up_sending(transport, self.send_timeout_s)
+        self._sending = SendWatch(transport, self.loop, self.send_timeout_s)
         self.flow = Flow(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection and its timers, and tell the application that runs."""
         self._stop_timer()
-        self._stop_send_timer()
+        self._sending.stop()
         self._unset_keepalive_if_required()
         if self._active is not None:
             self._active.leave()
@@ -89,15 +90,18 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._feed(data)
 
+    def eof_received(self) -> None:
+        """Take the end of what a client sends for its leaving, at once: closing would wait until it has read."""
+        if self._active is not None:
+            self.transport.abort()
+
     def on_message_begin(self) -> None:
-        """Begin a request: add the extension to its scope."""
+        """Begin a request."""
         super().on_message_begin()
         if self._active is None:
             self._unset_keepalive_if_required()
         self._is_reading_head = True
         self._head_bytes, self._field_bytes = -1, 0
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # its TypedDict knows the standard extensions
-        scope["extensions"] = {ABORT: self.transport.abort}
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
@@ -121,14 +125,12 @@ class BoundedProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         check_host(self.headers, version)
         method = self.parser.get_method().decode("ascii")
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        self.scope |= {
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # its TypedDict knows the standard extensions
+        scope |= {
+            "extensions": {ABORT: self.transport.abort, ARRIVED_S: time.perf_counter()},
             "method": method,
             "http_version": version,
-            "path": self.root_path + (urllib.parse.unquote(path) if "%" in path else path),
-            "raw_path": self.root_path.encode("ascii") + url.path,
-            "query_string": url.query or b"",
+            **target_scope(self.url, self.root_path),
         }
         self.cycle = (OldCycle if version == "1.0" else Cycle)(
             scope=self.scope,
@@ -170,22 +172,23 @@ class BoundedProtocol(HttpToolsProtocol):
             elif self._ahead or self._is_reading_head:
                 ahead, self._ahead = self._ahead, b""
                 self._feed(ahead)
-        self._watch_sending()
+        self._sending.start()
 
     def pause_writing(self) -> None:
-        """Note that the client does not keep up."""
+        """Note that the client does not keep up; whoever writes a response watches that itself."""
         super().pause_writing()
-        self._watch_sending()
+        if self._active is None:
+            self._sending.start()
 
     def resume_writing(self) -> None:
         """Note that the client took what was sent."""
         super().resume_writing()
-        self._stop_send_timer()
+        self._sending.stop()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that says nothing."""
         super().timeout_keep_alive_handler()
-        self._watch_sending()
+        self._sending.start()
 
     def shutdown(self) -> None:
         """Close the connection behind the response that runs."""
@@ -193,7 +196,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._active.keep_alive = False
         else:
             self.transport.close()
-            self._watch_sending()
+            self._sending.start()
 
     def cut(self, *, if_idle: bool = False) -> None:
         """Cut the connection, whatever is unsent; with `if_idle` not while a response is made."""
@@ -204,7 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
         assert isinstance(cycle, Cycle)
         self._active = cycle
         self._unset_keepalive_if_required()
-        self._stop_send_timer()
+        self._sending.stop()
         super()._start_asgi_task(cycle, app)
 
     def _feed(self, data: bytes) -> None:
@@ -226,11 +229,15 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(head_too_large())
             elif self._timer is None and self._active is None:
-                self._timer = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
+                self._timer = self.loop.call_later(self.head_timeout_s, self._on_slow_head)
         elif self._active is not None and self._active.more_body:
             self._loose_bytes = 0 if self._has_body_piece else self._loose_bytes + len(data)
             if self._loose_bytes > MAX_HEAD_BYTES:
                 self._refuse(head_too_large())
+
+    def _on_slow_head(self) -> None:
+        self._timer = None
+        self._refuse(head_too_slow(self.head_timeout_s))
 
     def _count(self, size: int) -> None:
         # One piece may hold more than a head may have.
@@ -266,11 +273,11 @@ class BoundedProtocol(HttpToolsProtocol):
             active.leave()
             if active.response_started:
                 self.transport.close()
-                self._watch_sending()
+                self._sending.start()
                 return
         self.transport.write(response_bytes(error))
         self._linger()
-        self._watch_sending()
+        self._sending.start()
 
     def _linger(self) -> None:
         self._is_lingering = True
@@ -281,30 +288,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
-    def _watch_sending(self) -> None:
-        """Cut the connection if the client takes nothing while nothing more is written for it."""
-        self._stop_send_timer()
-        self._unsent_bytes = self.transport.get_write_buffer_size()
-        if self._unsent_bytes:
-            self._send_timer = self.loop.call_later(self.send_timeout_s, self._check_sending)
-
-    def _check_sending(self) -> None:
-        if self.transport.get_write_buffer_size() >= self._unsent_bytes:
-            self.transport.abort()
-        else:
-            self._watch_sending()
-
-    def _stop_send_timer(self) -> None:
-        if self._send_timer is not None:
-            self._send_timer.cancel()
-            self._send_timer = None
-
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-def protocol_class(send_timeout_s: float) -> type[BoundedProtocol]:
-    """Return the protocol with its bound on a client that takes nothing, seconds."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"send_timeout_s": send_timeout_s})
+def protocol_class(*, send_timeout_s: float, head_timeout_s: float) -> type[BoundedProtocol]:
+    """Return the protocol with its bounds in time, seconds."""
+    return type(
+        "BoundedProtocol", (BoundedProtocol,), {"send_timeout_s": send_timeout_s, "head_timeout_s": head_timeout_s}
+    )

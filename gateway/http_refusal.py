@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 from gateway.exchange import request_id_from
 from gateway.openai.errors import ApiError, invalid_request
 
-__all__ = ["MAX_HEAD_BYTES", "check_host", "head_too_large", "response_bytes"]
+__all__ = ["MAX_HEAD_BYTES", "check_host", "head_too_large", "head_too_slow", "response_bytes"]
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 
@@ -20,6 +21,14 @@ def head_too_large() -> ApiError:
         code="request_header_fields_too_large",
         http_status=431,
     )
+
+
+def head_too_slow(timeout_s: float) -> ApiError:
+    """Return the refusal of a head that does not come to its end."""
+    return ApiError(
+        408, "invalid_request_error", f"The request's head did not arrive within {timeout_s:g} seconds.",
+        code="request_timeout",
+    )  # fmt: skip
 
 
 def check_host(headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
@@ -39,6 +48,6 @@ def response_bytes(error: ApiError) -> bytes:
         "x-request-id": request_id_from({}),
         "connection": "close",
     }
-    reason = "Request Header Fields Too Large" if error.http_status == 431 else "Bad Request"
+    reason = HTTPStatus(error.http_status).phrase
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {error.http_status} {reason}\r\n{head}\r\n".encode("ascii") + body

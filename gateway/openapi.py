@@ -21,7 +21,7 @@ from gateway.openai.completions import CompletionRequest
 from gateway.openai.responses.documents import ResponseObject, ResponseStreamEvent
 from gateway.openai.responses.request import ResponseRequest
 from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
-from gateway.timeouts import REQUEST_TIMEOUT
+from gateway.timeouts import REQUEST_TIMEOUT, TIME_LIMIT
 
 __all__ = ["error_responses", "generation_operation", "install_openapi", "json_operation", "short_operation"]
 
@@ -68,13 +68,18 @@ Json = dict[str, Any]
 
 _STRING: Final = {"type": "string"}
 _TIMEOUT: Final[Json] = {
-    "name": "Request-Timeout-Ms",
+    "name": REQUEST_TIMEOUT,
     "in": "header",
     "required": False,
     "schema": {"type": "integer", "minimum": 1},
     "description": "Deadline of the request in milliseconds.",
 }
-assert _TIMEOUT["name"].lower() == REQUEST_TIMEOUT
+_TIME_LIMIT: Final[Json] = {
+    **_TIMEOUT,
+    "name": TIME_LIMIT,
+    "description": "After so many milliseconds the answer ends with what there is: finish_reason length, "
+    "native_finish_reason time_limit.",
+}
 _DONE: Final = "[DONE]"
 
 
@@ -106,7 +111,7 @@ def generation_operation(
         "description": "The whole answer, or a stream of events.",
         "content": {**_json(answer.__name__), "text/event-stream": stream},
     }
-    return _posted(request, success)
+    return _posted(request, success, _TIME_LIMIT)
 
 
 def json_operation(request: type[BaseModel], answer: type[BaseModel]) -> Json:
@@ -123,7 +128,7 @@ def short_operation(answer: type[BaseModel], *statuses: int) -> Json:
     }
 
 
-def _posted(request: type[BaseModel], success: Json) -> Json:
+def _posted(request: type[BaseModel], success: Json, *headers: Json) -> Json:
     return {
         "responses": {200: success, **error_responses(*_ERRORS)},
         "openapi_extra": {
@@ -136,7 +141,7 @@ def _posted(request: type[BaseModel], success: Json) -> Json:
                     }
                 },
             },
-            "parameters": [_TIMEOUT],
+            "parameters": [_TIMEOUT, *headers],
         },
     }
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.exchange import Exchange, request_id_from
-from gateway.http_protocol import ABORT
+from gateway.http_protocol import ABORT, ARRIVED_S
 from gateway.lifetime import EndCause
 from gateway.openai.errors import internal
 from gateway.telemetry import GatewayTelemetry
@@ -40,10 +41,12 @@ class OutermostLayer:
             return
         headers = Headers(scope=scope)
         span, context = self._telemetry.start(scope, headers)
+        extensions = scope.get("extensions", {})
         exchange = Exchange(
+            began_s=extensions.get(ARRIVED_S, time.perf_counter()),
             request_id=request_id_from(headers),
             send=send,
-            abort=scope.get("extensions", {}).get(ABORT),
+            abort=extensions.get(ABORT),
             context=context,
         )
         # The server itself keeps bodies from a response to HEAD; it holds the

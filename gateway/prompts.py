@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -11,8 +11,9 @@ from functools import partial
 from gateway.fan_out import FanOut, Source
 from gateway.openai.completion_events import BestOf, Echo, EventFilter
 from gateway.openai.completions import CompletionPlan
-from gateway.openai.errors import ApiError, Naming, from_upstream
+from gateway.openai.errors import ApiError, Naming
 from gateway.openai.requests import GenerationCall
+from gateway.timeouts import Budget
 from gateway.upstream import CallOptions, Upstream
 from headrace.v1 import generation_pb2 as gen
 
@@ -25,20 +26,19 @@ def open_events(upstream: Upstream, call: GenerationCall, options: CallOptions) 
     """Return the events of `call` to enter and read, in the order that one generation has.
 
     Leaving the block cancels every generation behind them. ApiError for every
-    failure of the service, of whichever prompt.
+    failure of the service, of whichever prompt. All prompts share one budget: one
+    that begins late gets what is left of it, of the deadline and of the time limit.
     """
     plan = call.plan
     if plan is None:
-        return upstream.generate(call.request, options, call.naming)
-    # One deadline for all prompts, also for those that begin late.
-    ends_s = asyncio.get_running_loop().time() + options.timeout_s
-    opening = partial(_open_prompt, upstream, call, plan, options, ends_s)
+        return upstream.generate(_limited(call.request, options.budget), options, call.naming)
+    opening = partial(_open_prompt, upstream, call, plan, options)
     return FanOut([Source(partial(opening, number), plan.choices) for number in range(len(plan.requests))])
 
 
 @asynccontextmanager
 async def _open_prompt(
-    upstream: Upstream, call: GenerationCall, plan: CompletionPlan, options: CallOptions, ends_s: float, number: int
+    upstream: Upstream, call: GenerationCall, plan: CompletionPlan, options: CallOptions, number: int
 ) -> AsyncIterator[Events]:
     request = plan.requests[number]
     naming = _naming_of(call.naming, f"prompt[{number}]" if len(plan.requests) > 1 else "prompt")
@@ -46,9 +46,9 @@ async def _open_prompt(
     if plan.picks_best:
         filters.append(BestOf(plan.choices, shows_logprobs=call.request.output.logprobs))
     if plan.echo:
-        text = request.prompt or await _text_of(upstream, request, _remaining(options, ends_s), naming)
+        text = request.prompt or await _text_of(upstream, request, options, naming)
         filters.append(Echo(text, plan.choices))
-    async with upstream.generate(request, _remaining(options, ends_s), naming) as events:
+    async with upstream.generate(_limited(request, options.budget), options, naming) as events:
         if not filters:
             yield events
             return
@@ -75,12 +75,12 @@ async def _text_of(upstream: Upstream, request: gen.GenerateRequest, options: Ca
         raise
 
 
-def _remaining(options: CallOptions, ends_s: float) -> CallOptions:
-    """Return the options with the time that is left. ApiError (504) if none is."""
-    left_s = ends_s - asyncio.get_running_loop().time()
-    if left_s <= 0:
-        raise from_upstream("DEADLINE_EXCEEDED", None, "")
-    return replace(options, timeout_s=left_s)
+def _limited(request: gen.GenerateRequest, budget: Budget) -> gen.GenerateRequest:
+    """Return the request with what is left of the caller's time limit, if there is one; set in place."""
+    left_s = budget.time_limit_left_s(time.perf_counter())
+    if left_s is not None:
+        request.time_limit.FromMicroseconds(round(left_s * 1e6))
+    return request
 
 
 def _naming_of(naming: Naming, name: str) -> Naming:

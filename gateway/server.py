@@ -115,7 +115,7 @@ def _uvicorn_config(app: Gateway, settings: GatewaySettings) -> uvicorn.Config:
         app,
         host=settings.host,
         port=settings.port,
-        http=protocol_class(settings.send_timeout_s),
+        http=protocol_class(send_timeout_s=settings.send_timeout_s, head_timeout_s=settings.head_timeout_s),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -1,20 +1,28 @@
-"""What goes with a call to the service that no engine works for: its deadline, and what is handed on of its request."""
+"""Serves a request by one call that no engine works for: its answer, unless the client leaves before."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from starlette.requests import Request
 
-from gateway.config import GatewaySettings
-from gateway.exchange import exchange_of
-from gateway.timeouts import timeout_s
-from gateway.upstream import CallOptions, metadata_from
+from gateway.exchange import client_left
+from gateway.lifetime import Lifetime
 
-__all__ = ["short_call_options"]
+__all__ = ["while_client_waits"]
+
+T = TypeVar("T")
 
 
-def short_call_options(request: Request, settings: GatewaySettings) -> CallOptions:
-    """Return the options of the call that serves `request`. ApiError for a deadline that is none."""
-    limit_s = timeout_s(request.headers, default_s=settings.unary_timeout_s, max_s=settings.max_timeout_s)
-    exchange = exchange_of(request.scope)
-    metadata = metadata_from(request.headers, exchange.request_id)
-    return CallOptions(timeout_s=limit_s, metadata=metadata, context=exchange.context)
+async def while_client_waits(request: Request, answer: Awaitable[T]) -> T:
+    """Return the answer to a request whose body has been read. ApiError (499) if the client leaves: the call is over.
+
+    Cancelling cancels the call.
+    """
+    async with Lifetime(request.receive, set()) as lifetime:
+        result = await answer
+        lifetime.finish()
+    if lifetime.cause is not None:
+        raise client_left("The client left before its answer was there.")
+    return result

@@ -161,7 +161,7 @@ def _method(scope: Scope) -> str:
 
 def _error_type(exchange: Exchange, status: int) -> str | None:
     """Return what makes this a failure of the server; None for good answers, refusals and callers who left."""
-    if exchange.outcome in {"client_cancelled", "rejected"}:
+    if exchange.outcome in {"cancelled", "client_cancelled", "rejected"}:
         return None
     if exchange.error is not None:
         return exchange.error.reason or str(exchange.error.http_status)

@@ -8,6 +8,7 @@ travels as the gRPC deadline.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from starlette.datastructures import Headers
 from gateway.config import GatewaySettings
 from gateway.openai.errors import ApiError, Naming, from_upstream, invalid_request
 from gateway.openai.tokenize import TokenizeCall, no_tokenizer
+from gateway.readiness import ServiceHealth
+from gateway.timeouts import Budget
 from headrace import AsyncClient, GenerationStream, HeadraceError, TlsConfig
 from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import model_pb2, tokenize_pb2
@@ -27,6 +30,8 @@ __all__ = ["CallOptions", "Upstream", "metadata_from"]
 
 Metadata = Sequence[tuple[str, str]]
 
+# The name under which the service says that nothing is wrong at all.
+HEALTHY: Final = "healthy"
 # What a gRPC metadata value may hold. Others cannot be handed on, and a service
 # that asks for credentials then finds none.
 # The service allows a ping every 10 s; one that vanished is noticed within 40 s.
@@ -38,11 +43,15 @@ _MAX_CREDENTIALS_BYTES: Final = 6 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """What goes with a call besides its request: its deadline, what is handed on, and the span that it belongs to."""
+    """What goes with calls besides their requests: their time, what is handed on, and the span that they belong to."""
 
-    timeout_s: float
+    budget: Budget
     metadata: Metadata
     context: Context
+
+    def left_s(self) -> float:
+        """Return the deadline of a call that begins now, seconds. ApiError (504) if nothing is left for one."""
+        return self.budget.left_s(time.perf_counter())
 
     @property
     def has_key(self) -> bool:
@@ -70,7 +79,7 @@ class Upstream:
         """Run one generation; leaving the block cancels it. ApiError for every failure of the call."""
         try:
             async with self._client.generate(
-                request, timeout_s=options.timeout_s, metadata=options.metadata, context=options.context
+                request, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             ) as events:
                 yield events
         except HeadraceError as error:
@@ -85,7 +94,7 @@ class Upstream:
                 chat=call.chat,
                 skip_special_tokens=call.skip_special_tokens,
                 include_pieces=call.include_pieces,
-                timeout_s=options.timeout_s,
+                timeout_s=options.left_s(),
                 metadata=options.metadata,
                 context=options.context,
             )
@@ -107,7 +116,7 @@ class Upstream:
                 model,
                 token_ids,
                 skip_special_tokens=skip_special_tokens,
-                timeout_s=options.timeout_s,
+                timeout_s=options.left_s(),
                 metadata=options.metadata,
                 context=options.context,
             )
@@ -118,7 +127,7 @@ class Upstream:
         """Return every model. ApiError for every failure of the call."""
         try:
             return await self._client.list_models(
-                timeout_s=options.timeout_s, metadata=options.metadata, context=options.context
+                timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             )
         except HeadraceError as error:
             raise _api_error(error, has_key=options.has_key) from error
@@ -127,15 +136,21 @@ class Upstream:
         """Return one model by id or alias. ApiError for every failure of the call, 404 if there is none."""
         try:
             return await self._client.get_model(
-                model, timeout_s=options.timeout_s, metadata=options.metadata, context=options.context
+                model, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             )
         except HeadraceError as error:
             naming = Naming(fields={}, prompt="", model=model)
             raise _api_error(error, naming, has_key=options.has_key) from error
 
-    async def is_serving(self) -> bool:
-        """Return whether the service says that it takes requests; False if it does not say so in time."""
-        return await self._client.health(timeout_s=self._ready_timeout_s)
+    async def health(self) -> ServiceHealth:
+        """Return what the service says of itself within `ready_timeout_s`; NOT_SERVING if it says nothing."""
+        timeout_s = self._ready_timeout_s / 2
+        if await self._client.health(timeout_s=timeout_s):
+            is_well = await self._client.health(HEALTHY, timeout_s=timeout_s)
+            return ServiceHealth.SERVING if is_well else ServiceHealth.DEGRADED
+        # Calls go to all addresses of a target in turn: another replica may serve.
+        is_serving = await self._client.health(timeout_s=timeout_s)
+        return ServiceHealth.DEGRADED if is_serving else ServiceHealth.NOT_SERVING
 
 
 def metadata_from(headers: Headers, request_id: str) -> Metadata:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway import sse
 from gateway.openai.content import ChoiceContent, ContractError
-from gateway.openai.errors import ApiError
+from gateway.openai.errors import ApiError, cancelled
 from gateway.openai.requests import GenerationCall
 from gateway.openai.shapes import shape_of
 from gateway.openai.usage import timing_document, usage_document
@@ -27,6 +27,7 @@ __all__ = [
     "GenerationReader",
     "WholeAnswer",
     "finish_reasons",
+    "native_finish_reasons",
     "timing_document",
     "usage_document",
 ]
@@ -38,6 +39,13 @@ finish_reasons: Final[Mapping[int, str]] = {
     gen.FINISH_REASON_CONTEXT_LENGTH: "length",
     gen.FINISH_REASON_TOOL_CALLS: "tool_calls",
     gen.FINISH_REASON_TIME_LIMIT: "length",
+    # Never told as one: it ends the answer as an error.
+    gen.FINISH_REASON_CANCELLED: "cancelled",
+}
+# And a member of our own, named as a proxy of many models names it, for what that word does not say.
+native_finish_reasons: Final[Mapping[int, str]] = {
+    gen.FINISH_REASON_CONTEXT_LENGTH: "context_length",
+    gen.FINISH_REASON_TIME_LIMIT: "time_limit",
 }
 
 
@@ -59,6 +67,8 @@ class GenerationReader(ABC):
         self.has_output = False  # some text, reasoning or tool call came
         self.is_complete = False
         self.finished: dict[int, str] = {}  # choice index -> finish_reason
+        self.native_reasons: dict[int, str] = {}  # of those whose finish_reason does not say all
+        self.is_cancelled = False  # somebody stopped it by its id
         self.usage: usage_pb2.Usage | None = None
         self.timing: usage_pb2.Timing | None = None
         self._service_tier = call.service_tier
@@ -87,9 +97,11 @@ class GenerationReader(ABC):
         return sse.event(error.document())
 
     def check_complete(self) -> None:
-        """ContractError unless the generation was seen to its end."""
+        """ContractError unless the generation was seen to its end, ApiError (499) if somebody stopped it there."""
         if not self.is_complete:
             raise ContractError("the stream ended before the generation was complete")
+        if self.is_cancelled:
+            raise cancelled()
 
     @abstractmethod
     def _on_delta(self, delta: gen.ChoiceDelta) -> bytes: ...
@@ -117,6 +129,11 @@ class GenerationReader(ABC):
         if reason is None:
             raise ContractError(f"finish reason {finished.reason} is unknown")
         self.finished[finished.index] = reason
+        if finished.reason == gen.FINISH_REASON_CANCELLED:
+            self.is_cancelled = True
+            return b""
+        if (native := native_finish_reasons.get(finished.reason)) is not None:
+            self.native_reasons[finished.index] = native
         return self._on_finished(finished.index, reason)
 
     def _complete(self, completed: gen.GenerationCompleted) -> bytes:
@@ -125,7 +142,8 @@ class GenerationReader(ABC):
         self.is_complete = True
         self.usage = completed.usage
         self.timing = completed.timing if completed.HasField("timing") else None
-        return self._on_completed()
+        # What is said of a cancelled one waits for the call's status, as its end would.
+        return b"" if self.is_cancelled else self._on_completed()
 
     def _check_open(self, index: int) -> None:
         if not self.has_started or index in self.finished or not 0 <= index < self._choices:
@@ -150,7 +168,7 @@ class WholeAnswer(GenerationReader):
 
     def _on_completed(self) -> bytes:
         choices = [
-            self.shape.choice(index, self._content(index), finish_reason)
+            self.shape.choice(index, self._content(index), finish_reason, self.native_reasons.get(index))
             for index, finish_reason in sorted(self.finished.items())
         ]
         head: dict[str, Any] = {

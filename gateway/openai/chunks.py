@@ -129,7 +129,7 @@ class ChunkStream(GenerationReader):
         if is_silent and not frames and (empty := self.shape.empty_text(index)) is not None:
             frames.append(self._chunk(empty))
         del self._reasoning_heads[index]
-        frames.append(self._chunk(self.shape.closing(index, finish_reason)))
+        frames.append(self._chunk(self.shape.closing(index, finish_reason, self.native_reasons.get(index))))
         return self._numbered(frames)
 
     def _on_completed(self) -> bytes:

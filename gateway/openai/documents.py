@@ -18,9 +18,15 @@ __all__ = [
     "ErrorDocument",
     "Model",
     "ModelList",
+    "NativeFinishReason",
 ]
 
 FinishReason = Literal["stop", "length", "tool_calls"]
+# What finish_reason has no word for.
+NativeFinishReason = Literal["context_length", "time_limit"]
+_NATIVE = (
+    "Extension. Only where it says more than finish_reason: the context window is full, or Time-Limit-Ms was over."
+)
 ServiceTier = Literal["default", "flex", "priority"]
 
 
@@ -142,6 +148,7 @@ class ChatChoice(_Document):
     message: Message
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    native_finish_reason: NativeFinishReason | None = Field(default=None, description=_NATIVE)
 
 
 class ChatCompletion(_Document):
@@ -191,6 +198,7 @@ class ChatChunkChoice(_Document):
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
+    native_finish_reason: NativeFinishReason | None = Field(default=None, description=_NATIVE)
 
 
 class ChatCompletionChunk(_Document):
@@ -216,6 +224,7 @@ class CompletionChoice(_Document):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason
+    native_finish_reason: NativeFinishReason | None = Field(default=None, description=_NATIVE)
 
 
 class Completion(_Document):
@@ -239,6 +248,7 @@ class CompletionChunkChoice(_Document):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    native_finish_reason: NativeFinishReason | None = Field(default=None, description=_NATIVE)
 
 
 class CompletionChunk(_Document):

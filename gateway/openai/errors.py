@@ -26,20 +26,28 @@ from gateway.openai.outcomes import (
 )
 
 __all__ = [
+    "CANCELLED_BY_CALL",
     "ApiError",
     "Naming",
     "Outcome",
     "by_coming_reason",
     "by_reason",
     "by_status",
+    "cancelled",
+    "deadline_exceeded",
     "from_upstream",
     "internal",
     "invalid_request",
 ]
 
 
+# The reason of the error that stands for a generation that somebody stopped by its id.
+CANCELLED_BY_CALL: Final = "CANCELLED_BY_CALL"
+
 _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
+# In the metadata of errors that came after output: running it again would cost it all again.
+_AFTER_OUTPUT: Final = "lastSequence"
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +143,19 @@ def internal() -> ApiError:
     return ApiError(500, _SERVER, SERVER_FAULT, reason="INTERNAL")
 
 
+def deadline_exceeded(message: str) -> ApiError:
+    """Return what is said when the time of a request is over in the gateway itself."""
+    outcome = by_status["DEADLINE_EXCEEDED"]
+    return ApiError(outcome.http_status, outcome.type, message, code=outcome.code, reason="DEADLINE_EXCEEDED")
+
+
+def cancelled() -> ApiError:
+    """Return what the reader of a generation is told that somebody stopped by its id."""
+    outcome = by_status["CANCELLED"]
+    text = "The generation was cancelled by a call of CancelGeneration."
+    return ApiError(outcome.http_status, outcome.type, text, code=outcome.code, reason=CANCELLED_BY_CALL)
+
+
 def from_upstream(
     status: str,
     reason: str | None,
@@ -177,7 +198,7 @@ def from_upstream(
         text,
         param=param,
         code=code,
-        should_retry=outcome.should_retry,
+        should_retry=outcome.should_retry and _AFTER_OUTPUT not in (metadata or {}),
         retry_after_s=retry_after_s,
         reason=reason or status,
     )

@@ -37,7 +37,12 @@ by_reason: Final[Mapping[str, Outcome]] = {
     "BACKEND_UNAVAILABLE": Outcome(503, _UNAVAILABLE, "backend_unavailable", should_retry=True),
     "BACKEND_ERROR": Outcome(500, _SERVER, "backend_error"),
     "CONSUMER_TOO_SLOW": Outcome(503, _UNAVAILABLE, "consumer_too_slow"),
+    "GENERATION_NOT_FOUND": Outcome(404, _INVALID, "generation_not_found"),
     "INTERNAL": Outcome(500, _SERVER),
+    "QUEUE_TIMEOUT": Outcome(503, _UNAVAILABLE, "queue_timeout", should_retry=True),
+    # The engine had its minutes, and the service asks that nobody comes back by himself.
+    "FIRST_TOKEN_TIMEOUT": Outcome(504, _SERVER, "first_token_timeout"),
+    "TOKEN_GAP_TIMEOUT": Outcome(504, _SERVER, "token_gap_timeout"),
 }
 
 # Reasons for which the contract keeps numbers free: a service newer than this
@@ -48,7 +53,6 @@ by_coming_reason: Final[Mapping[str, Outcome]] = {
     "QUOTA_EXHAUSTED": Outcome(429, "insufficient_quota", "insufficient_quota"),
     # 409 would be repeated by the SDKs.
     "IDEMPOTENCY_MISMATCH": Outcome(422, _INVALID, "idempotency_key_reused"),
-    "GENERATION_NOT_FOUND": Outcome(404, _INVALID, "generation_not_found"),
     "REPLAY_EXPIRED": Outcome(400, _INVALID, "replay_expired"),
     "UNAUTHENTICATED": Outcome(401, _INVALID, "invalid_api_key"),
     "PERMISSION_DENIED": Outcome(403, "permission_error"),

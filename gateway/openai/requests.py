@@ -51,6 +51,7 @@ COMMON_NAMES: Final[Mapping[str, str]] = {
     "choice_count": "n",
     "priority": "service_tier",
     "end_user": "user",
+    "time_limit": "Time-Limit-Ms",
     "sampling": "sampling",
     "sampling.temperature": "temperature",
     "sampling.top_p": "top_p",

@@ -53,14 +53,14 @@ class Shape(Protocol):
     def empty_text(self, index: int) -> str | None:
         """Return the choice of a chunk that says that the text is empty; None where it is so unless text comes."""
 
-    def closing(self, index: int, finish_reason: str) -> str:
-        """Return the choice of the chunk that ends a choice."""
+    def closing(self, index: int, finish_reason: str, native: str | None) -> str:
+        """Return the choice of the chunk that ends a choice; `native` says what `finish_reason` does not."""
 
     def logprobs(self, offset_chars: int) -> LogprobsWriter:
         """Return what writes the value of `logprobs` for tokens from `offset_chars` of the text on."""
 
-    def choice(self, index: int, content: ChoiceContent, finish_reason: str) -> str:
-        """Return one choice of a whole answer."""
+    def choice(self, index: int, content: ChoiceContent, finish_reason: str, native: str | None) -> str:
+        """Return one choice of a whole answer; `native` says what `finish_reason` does not."""
 
 
 class _ChatShape:
@@ -99,13 +99,13 @@ class _ChatShape:
     def empty_text(self, index: int) -> str | None:
         return f'{{"index":{index},"delta":{{"content":""}},"logprobs":null,"finish_reason":null}}'
 
-    def closing(self, index: int, finish_reason: str) -> str:
-        return f'{{"index":{index},"delta":{{}},"logprobs":null,"finish_reason":{json.dumps(finish_reason)}}}'
+    def closing(self, index: int, finish_reason: str, native: str | None) -> str:
+        return f'{{"index":{index},"delta":{{}},"logprobs":null,{_ending(finish_reason, native)}}}'
 
     def logprobs(self, offset_chars: int) -> LogprobsWriter:
         return ChatLogprobs(offset_chars)
 
-    def choice(self, index: int, content: ChoiceContent, finish_reason: str) -> str:
+    def choice(self, index: int, content: ChoiceContent, finish_reason: str, native: str | None) -> str:
         text = content.text
         message: dict[str, Any] = {
             "role": "assistant",
@@ -121,10 +121,7 @@ class _ChatShape:
                 for _, call in sorted(content.calls.items())
             ]
         said = json.dumps(message, separators=(",", ":"))
-        return (
-            f'{{"index":{index},"message":{said},"logprobs":{_logprobs(content)},'
-            f'"finish_reason":{json.dumps(finish_reason)}}}'
-        )
+        return f'{{"index":{index},"message":{said},"logprobs":{_logprobs(content)},{_ending(finish_reason, native)}}}'
 
 
 class _CompletionShape:
@@ -155,26 +152,28 @@ class _CompletionShape:
     def empty_text(self, index: int) -> str | None:  # noqa: ARG002
         return None
 
-    def closing(self, index: int, finish_reason: str) -> str:
-        return f'{{"index":{index},"text":"","logprobs":null,"finish_reason":{json.dumps(finish_reason)}}}'
+    def closing(self, index: int, finish_reason: str, native: str | None) -> str:
+        return f'{{"index":{index},"text":"","logprobs":null,{_ending(finish_reason, native)}}}'
 
     def logprobs(self, offset_chars: int) -> LogprobsWriter:
         return CompletionLogprobs(offset_chars)
 
-    def choice(self, index: int, content: ChoiceContent, finish_reason: str) -> str:
+    def choice(self, index: int, content: ChoiceContent, finish_reason: str, native: str | None) -> str:
         if content.calls:
             raise ContractError(_NO_CALLS)
         # The legacy shape has no place for reasoning; it comes before the answer.
         text = encode_basestring_ascii(content.reasoning + content.text)
-        return (
-            f'{{"index":{index},"text":{text},"logprobs":{_logprobs(content)},'
-            f'"finish_reason":{json.dumps(finish_reason)}}}'
-        )
+        return f'{{"index":{index},"text":{text},"logprobs":{_logprobs(content)},{_ending(finish_reason, native)}}}'
 
 
 # Kinds of a delta's content that are text; a delta may carry nothing but log-probs.
 _TEXT: Final = frozenset({"text", None})
 _NO_CALLS: Final = "a text completion cannot hold a tool call"
+
+
+def _ending(finish_reason: str, native: str | None) -> str:
+    told = f'"finish_reason":{json.dumps(finish_reason)}'
+    return told if native is None else f'{told},"native_finish_reason":{json.dumps(native)}'
 
 
 def _logprobs(content: ChoiceContent) -> str:

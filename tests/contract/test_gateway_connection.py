@@ -24,7 +24,7 @@ from tests.support.gateway_harness import (
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
 CHUNKED = {"transfer-encoding": "chunked", "content-type": "application/json"}
-QUICK = {"keep_alive_s": 1, "body_timeout_s": 0.2, "send_timeout_s": 0.4}
+QUICK = {"keep_alive_s": 1, "head_timeout_s": 0.3, "body_timeout_s": 0.2, "send_timeout_s": 0.4}
 
 
 @pytest.fixture
@@ -201,8 +201,11 @@ async def test_a_connection_whose_request_was_not_read_is_closed(
             await asyncio.sleep(0.02)
 
 
+STRAY = {b"G": b"408", b"\r\n": b"", b"\x00garbage\r\n\r\n": b"400", GET[:-2]: b"408"}
+
+
 @pytest.mark.report("K08")
-@pytest.mark.parametrize("stray", [b"G", b"\r\n", b"\x00garbage\r\n\r\n", GET[:-2]])
+@pytest.mark.parametrize("stray", STRAY)
 async def test_bytes_behind_a_running_stream_do_not_disturb_it(
     stray: bytes, fake: FakeService, client: RawClient
 ) -> None:
@@ -219,7 +222,7 @@ async def test_bytes_behind_a_running_stream_do_not_disturb_it(
         pieces += piece
     assert (head.status, read_events(pieces)[-1]) == (200, "[DONE]")
     rest = await rest_of(client)
-    assert rest.startswith(b"HTTP/1.1 400 ") if b"\x00" in stray else rest == b""
+    assert rest[:12].removeprefix(b"HTTP/1.1 ") == STRAY[stray]
 
 
 async def test_garbage_in_one_piece_with_a_request_is_refused_behind_its_response(
@@ -257,8 +260,25 @@ async def test_a_large_head_in_pieces_passes_below_its_bound(client: RawClient) 
     assert (await client.response()).status == 200
 
 
-async def test_a_head_that_does_not_end_is_cut(client: RawClient) -> None:
-    client.writer.write(GET[:-2])
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_head_that_does_not_end_is_refused_in_time(before: int, client: RawClient) -> None:
+    for _ in range(before):
+        assert (await client.get("/healthz")).status == 200
+    began_s = asyncio.get_running_loop().time()
+    for byte in GET[:-2]:
+        if client.reader.at_eof() or client.reader._buffer:  # type: ignore[attr-defined]
+            break
+        client.writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)  # a byte now and then is no progress
+    response = await client.response()
+    assert (response.status, response.headers["connection"]) == (408, "close")
+    assert (response.json()["error"]["code"], response.headers["x-should-retry"]) == ("request_timeout", "false")
+    assert asyncio.get_running_loop().time() - began_s < 0.9  # below keep_alive_s, which is another bound
+    client.writer.write_eof()
+    assert await rest_of(client) == b""
+
+
+async def test_a_connection_that_says_nothing_is_closed_without_a_word(client: RawClient) -> None:
     assert await rest_of(client) == b""
 
 

@@ -326,7 +326,7 @@ async def test_calls_about_models_carry_who_asks_for_what_and_how_long(path: str
     ((metadata, left_s),) = fake.model_calls
     assert (metadata["authorization"], metadata["x-request-id"]) == ("Bearer k", "mine")
     assert trace in metadata["traceparent"]
-    assert 0 < left_s <= 2
+    assert 0 < left_s <= 2 * 1.01  # gRPC rounds a deadline up
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/models"])

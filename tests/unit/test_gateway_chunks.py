@@ -1,15 +1,19 @@
 """From events to chunks and answers: the two must say the same, whatever comes."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
 
 from gateway.openai import documents
-from gateway.openai.answers import ContractError, WholeAnswer, finish_reasons
+from gateway.openai.answers import ContractError, WholeAnswer, finish_reasons, native_finish_reasons
 from gateway.openai.chunks import ChunkStream
+from gateway.openai.errors import ApiError
 from gateway.openai.logprobs import ChatLogprobs
 from gateway.openai.requests import Endpoint, GenerationCall, parse
 from gateway.openai.usage import server_timing
@@ -368,6 +372,51 @@ def test_a_token_without_a_probability_has_null_and_not_zero() -> None:
 def test_every_finish_reason_of_the_contract_has_a_word() -> None:
     known = set(gen.FinishReason.values()) - {gen.FINISH_REASON_UNSPECIFIED}
     assert finish_reasons.keys() == known
+
+
+# Ours and the official ones, of the last chunk and of the whole answer.
+SCHEMAS: dict[Endpoint, tuple[type[BaseModel], ...]] = {
+    Endpoint.CHAT: (documents.ChatCompletionChunk, documents.ChatCompletion, ChatCompletionChunk, ChatCompletion),
+    Endpoint.COMPLETION: (documents.CompletionChunk, documents.Completion, Completion, Completion),
+}
+
+
+@pytest.mark.parametrize("endpoint", Endpoint)
+@pytest.mark.parametrize(
+    "reason", sorted(finish_reasons.keys() - {gen.FINISH_REASON_CANCELLED, gen.FINISH_REASON_TOOL_CALLS})
+)
+def test_what_the_api_has_no_word_for_is_told_beside_its_own(endpoint: Endpoint, reason: int) -> None:
+    name = gen.FinishReason.Name(gen.FinishReason.ValueType(reason)).removeprefix("FINISH_REASON_")
+    events = [started(), delta("a"), finished(name), completed()]
+    last = chunks(call(endpoint), events)[-1]
+    reader = WholeAnswer(call(endpoint), 1)
+    whole = json.loads([reader.feed(event) for event in events][-1])
+    ours, official = SCHEMAS[endpoint][:2], SCHEMAS[endpoint][2:]
+    for document, *schemas in zip((last, whole), ours, official, strict=True):
+        (choice,) = document["choices"]
+        assert choice["finish_reason"] == finish_reasons[reason]
+        assert choice.get("native_finish_reason") == native_finish_reasons.get(reason)
+        assert ("native_finish_reason" in choice) is (reason in native_finish_reasons)
+        for schema in schemas:
+            schema.model_validate_json(json.dumps(document))
+
+
+def test_only_what_runs_out_of_room_has_a_second_word() -> None:
+    assert {finish_reasons[reason] for reason in native_finish_reasons} == {"length"}
+    assert set(native_finish_reasons.values()) == set(get_args(documents.NativeFinishReason))
+
+
+@pytest.mark.parametrize("kind", [ChunkStream, WholeAnswer])
+def test_a_cancel_by_somebody_is_an_error_and_never_an_end(kind: Any) -> None:
+    reader = kind(call(n=2), 1)
+    events = [started(), delta("a"), finished(), finished("CANCELLED", 1), completed()]
+    body = b"".join(reader.feed(event) for event in events)
+    assert b"cancelled" not in body
+    assert b"[DONE]" not in body
+    assert reader.usage.output_token_count == 2
+    with pytest.raises(ApiError) as caught:
+        reader.check_complete()
+    assert (caught.value.http_status, caught.value.code, caught.value.should_retry) == (499, "cancelled", False)
 
 
 @pytest.mark.parametrize("reader", [ChunkStream, WholeAnswer])

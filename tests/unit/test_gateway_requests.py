@@ -265,16 +265,17 @@ def test_contract_paths_become_json_names_and_keep_what_follows() -> None:
     assert completion().naming.json_name("output.top_logprobs") == "logprobs"
 
 
+NOT_OVER_HTTP = {"token_ids", "queue_events"}
+
+
 def test_every_field_of_the_contract_has_a_json_name() -> None:
     names = chat().naming.fields.keys() | completion().naming.fields.keys()
     for field in gen.GenerateRequest.DESCRIPTOR.fields:
-        if field.name == "time_limit":  # not offered over HTTP
-            continue
         assert field.name in names
         if field.name in {"sampling", "stop", "output"}:
             assert field.message_type is not None
             for inner in field.message_type.fields:
-                assert f"{field.name}.{inner.name}" in names or inner.name == "token_ids"
+                assert f"{field.name}.{inner.name}" in names or inner.name in NOT_OVER_HTTP
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,23 @@ def test_running_out_of_room_makes_the_response_and_its_last_item_incomplete(rea
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
     assert response["usage"]["total_tokens"] == 5
+    assert response.get("native_finish_reason") == (None if reason == "LENGTH" else reason.lower())
+    assert whole(call(), [started(), reasoning("a"), delta("b"), finished(reason), completed()]) == response
+
+
+def test_a_cancel_by_somebody_ends_the_response_as_cancelled_and_as_far_as_it_came() -> None:
+    reader = ResponseStream(call(), 1)
+    body = b"".join(
+        reader.feed(event) for event in numbered([started(), delta("b"), finished("CANCELLED"), completed()])
+    )
+    with pytest.raises(ApiError) as caught:
+        reader.check_complete()
+    *_, told, failed = frames(body + reader.failure(caught.value))
+    assert (told["type"], told["code"], told["error"]["type"]) == ("error", "cancelled", "server_error")
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "cancelled")
+    assert failed["response"]["error"] == {"code": "server_error", "message": caught.value.message}
+    assert [item["status"] for item in failed["response"]["output"]] == ["incomplete"]
+    assert b"response.completed" not in body
 
 
 def test_an_answer_of_nothing_is_an_empty_message() -> None:

@@ -11,7 +11,7 @@ from headrace.v1 import usage_pb2
 
 __all__ = ["ResponseHead", "response_id", "usage_document"]
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 _NOTHING_STORED: Final = {"background": False, "previous_response_id": None, "store": False}
 
 
@@ -36,6 +36,7 @@ class ResponseHead:
         *,
         error: dict[str, Any] | None = None,
         incomplete_because: str | None = None,
+        native_finish_reason: str | None = None,
         usage: usage_pb2.Usage | None = None,
         timing: usage_pb2.Timing | None = None,
     ) -> str:
@@ -51,7 +52,10 @@ class ResponseHead:
             "model": self.model,
             **_NOTHING_STORED,
         }
-        end: dict[str, Any] = {"usage": usage_document(usage)}
+        end: dict[str, Any] = {}
+        if native_finish_reason is not None:
+            end["native_finish_reason"] = native_finish_reason
+        end["usage"] = usage_document(usage)
         if timing is not None:
             end["timing"] = timing_document(timing)
         return f'{_text(top)[:-1]},{self.echo},"output":{output},{_text(end)[1:]}'

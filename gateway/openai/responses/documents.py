@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from gateway.openai.documents import ErrorBody, ServiceTier, Timing, TokenLogprob
+from gateway.openai.documents import ErrorBody, NativeFinishReason, ServiceTier, Timing, TokenLogprob
 
 __all__ = ["ResponseObject", "ResponseStreamEvent"]
 
@@ -115,11 +115,16 @@ class ResponseObject(_Document):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"] = Field(
+        description="Cancelled: somebody stopped the generation by its id; it ends as a failure."
+    )
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None
     model: str
     output: list[ResponseItem]
+    native_finish_reason: NativeFinishReason | None = Field(
+        default=None, description="Extension. Only where it says more than incomplete_details."
+    )
     usage: ResponseUsage | None = Field(description="Null while it runs, and if the engine does not count.")
     timing: Timing | None = None
     background: Literal[False]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gateway import sse
 from gateway.openai.chunks import MAX_LOGPROBS_CHARS, MAX_TEXT_CHARS
-from gateway.openai.errors import ApiError
+from gateway.openai.errors import CANCELLED_BY_CALL, ApiError
 from gateway.openai.responses.call import ResponsesCall
 from gateway.openai.responses.item import Kind, OutputItem, documents
 from gateway.openai.responses.output import OutputReader
@@ -49,7 +49,7 @@ class ResponseStream(OutputReader):
         The error stands in the event as the API describes it, and again below
         `error`, which is where the official SDKs look for it and raise.
         """
-        if self.is_complete:
+        if self.is_complete and not self.is_cancelled:
             # The end of the response waited for the call's status, and is not sent.
             self._number -= 1
         body = json.loads(error.document())["error"]
@@ -59,7 +59,10 @@ class ResponseStream(OutputReader):
             if self._open is not None:
                 self._open.status = "incomplete"
             told = {"code": _failure_code(error), "message": error.message}
-            document = self.head.document("failed", documents(self.items), error=told)
+            # For a cancel the API has a status and no event.
+            document = self.head.document(
+                "cancelled" if error.reason == CANCELLED_BY_CALL else "failed", documents(self.items), error=told
+            )
             frames.append(self._event("response.failed", f'"response":{document}'))
         # Without an id: they stand for no event of the generation.
         return "".join(frames).encode("ascii")
@@ -119,6 +122,7 @@ class ResponseStream(OutputReader):
             "completed" if because is None else "incomplete",
             documents(self.items),
             incomplete_because=because,
+            native_finish_reason=self.native_reasons.get(0),
             usage=self.usage,
             timing=self.timing,
         )
@@ -178,4 +182,5 @@ def _failure_code(error: ApiError) -> str:
     """Return the word for a failure in a response object, which has few of them."""
     if error.http_status == 429:
         return "rate_limit_exceeded"
-    return "invalid_prompt" if error.http_status < 500 else "server_error"
+    # 499 is a call that was cancelled.
+    return "invalid_prompt" if error.http_status < 499 else "server_error"

@@ -19,6 +19,7 @@ class WholeResponse(OutputReader):
             "completed" if because is None else "incomplete",
             documents(self.items),
             incomplete_because=because,
+            native_finish_reason=self.native_reasons.get(0),
             usage=self.usage,
             timing=self.timing,
         ).encode("ascii")
