@@ -5,47 +5,13 @@ import json
 import os
 import signal
 import sys
-from dataclasses import dataclass
 
 import grpc
 import pytest
 
 from headrace.v1 import model_pb2
+from tests.support.command_line import WAIT_S, end, read, run, start
 from tests.support.fake_service import HANG, Fail, completed, delta, fake_service, finished, model, started
-
-WAIT_S = 30
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-async def start(address: str, *arguments: str) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    env = {**os.environ, "HEADRACE_TARGET": address, "PYTHONUNBUFFERED": ""}
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "headrace.cli", *arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=env
-    )
-
-
-async def end(process: asyncio.subprocess.Process, stdin: str = "") -> Done:
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), WAIT_S)
-    assert process.returncode is not None
-    assert "Traceback" not in err.decode()
-    return Done(process.returncode, out.decode(), err.decode())
-
-
-async def run(address: str, *arguments: str, stdin: str = "") -> Done:
-    return await end(await start(address, *arguments), stdin)
-
-
-async def read(process: asyncio.subprocess.Process, expected: str) -> None:
-    assert process.stdout is not None
-    got = await asyncio.wait_for(process.stdout.readexactly(len(expected)), WAIT_S)
-    assert got.decode() == expected
 
 
 async def test_text_comes_as_it_is_generated_and_usage_goes_to_stderr() -> None:
@@ -142,7 +108,7 @@ async def test_ctrl_c_cancels_on_the_server_and_exits_with_130() -> None:
         await read(process, "so far")
         process.send_signal(signal.SIGINT)
         done = await end(process)
-        assert (done.code, done.out, done.err) == (130, "\n", "")
+        assert (done.code, done.out, done.err) == (130, "\n", "cancelled generation gen-1\n")
         await (await fake.next_call()).wait_cancelled()
 
 

@@ -21,6 +21,7 @@ from tests.support.http2_calls import WHOLE, client_of, failure_of, generate, nu
 from tests.support.http2_peer import RESPONSE, PeerConnection, scripted_peer
 
 Code = grpc.StatusCode
+WINDOW_BYTES = 16_384  # of a stream, as the client announces it
 
 
 async def test_streams_below_a_goaway_end_well_and_later_calls_take_another_connection() -> None:
@@ -133,26 +134,50 @@ async def test_the_deadline_ends_a_call_in_whatever_state_and_tells_the_server()
 
 
 async def test_a_window_is_given_back_only_when_the_reader_has_read() -> None:
-    big = numbered(started(), *[delta("x" * 990) for _ in range(80)], finished(), completed())
+    big = numbered(started(), *[delta("x" * 990) for _ in range(25)], finished(), completed())
     async with one_call() as (connection, stream_id, stream):
         connection.headers(stream_id)
-        window = 65_535
+        window = WINDOW_BYTES
         backlog = list(big)
         while backlog and len(backlog[0]) <= window:
             window -= len(backlog[0])
             connection.data(stream_id, backlog.pop(0))
-        connection.send(PingFrame(0, b"12345678"))
-        pong = await connection.frame(PingFrame)
-        assert (pong.opaque_data, "ACK" in pong.flags) == (b"12345678", True)  # all was read from the socket,
-        assert connection.has_no_frame  # and nothing was given back
+        await no_window_for(connection)
         assert (await anext(stream)).HasField("started")
         reader = asyncio.ensure_future(stream.text())
         update = await connection.frame(WindowUpdateFrame, stream_id)
-        assert update.window_increment == 65_535 - window
+        assert update.window_increment == WINDOW_BYTES - window
         for event in backlog:
             connection.data(stream_id, event)
         connection.trailers(stream_id)
-        assert len(await reader) == 80 * 990
+        assert len(await reader) == 25 * 990
+
+
+async def no_window_for(connection: PeerConnection) -> None:
+    connection.send(PingFrame(0, b"12345678"))
+    pong = await connection.frame(PingFrame)
+    assert (pong.opaque_data, "ACK" in pong.flags) == (b"12345678", True)  # all was read from the socket,
+    assert connection.has_no_frame  # and nothing was given back
+
+
+async def test_a_message_that_nobody_waits_for_gets_no_window_beyond_the_first() -> None:
+    start, big, *end = numbered(started(), delta("y" * 40_000), finished(), completed())
+    async with one_call() as (connection, stream_id, stream):
+        connection.headers(stream_id)
+        connection.data(stream_id, start)
+        assert (await anext(stream)).HasField("started")
+        window = WINDOW_BYTES - len(start)
+        connection.data(stream_id, big[:window])
+        await no_window_for(connection)
+        reader = asyncio.ensure_future(stream.text())
+        assert (await connection.frame(WindowUpdateFrame, stream_id)).window_increment == WINDOW_BYTES
+        rest = big[window:] + b"".join(end)
+        for at in range(0, len(rest), 9_000):
+            connection.data(stream_id, rest[at : at + 9_000])
+            if at + 9_000 < len(rest):
+                await connection.frame(WindowUpdateFrame, stream_id)
+        connection.trailers(stream_id)
+        assert len(await reader) == 40_000
 
 
 async def test_a_message_larger_than_the_window_comes_through() -> None:
@@ -160,7 +185,7 @@ async def test_a_message_larger_than_the_window_comes_through() -> None:
     async with one_call() as (connection, stream_id, stream):
         connection.headers(stream_id)
         reader = asyncio.ensure_future(stream.text())
-        window, sent = 65_535, 0
+        window, sent = WINDOW_BYTES, 0
         while sent < len(big):
             size = min(16_384, window, len(big) - sent)
             if not size:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.v1 import generation_pb2 as pb
 from tests.support.fake_service import fake_service
 from tests.support.service import running_service, simulated_model
 
@@ -42,7 +43,7 @@ async def served(program: str) -> AsyncIterator[str]:
 
 
 def test_the_readme_has_snippets() -> None:
-    assert (len(PROGRAMS), len(COMMANDS)) == (5, 5)
+    assert (len(PROGRAMS), len(COMMANDS)) == (6, 8)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -60,4 +61,5 @@ async def test_a_command_of_the_readme_runs(command: str, tmp_path: Path) -> Non
     (tmp_path / "prompt.txt").write_text("The river")
     script = re.sub(r"\bheadrace\b", f"{shlex.quote(sys.executable)} -m headrace.cli", command, count=1)
     async with fake_service() as fake:
+        fake.generations["gen-1"] = pb.GetGenerationResponse(state=pb.GENERATION_STATE_RUNNING)
         await run(fake.address, tmp_path, "sh", "-c", script)

@@ -12,26 +12,29 @@ A script is a list of steps for one Generate call: a `GenerateResponse` is sent
 (numbered 1, 2, 3... unless it has a sequence), a `Fail` ends the call, an
 `asyncio.Event` is waited for, `HANG` waits for a cancel; at its end comes OK.
 Every `will` serves one call, then `fake.default` serves all others.
+
+GetGeneration and CancelGeneration know the calls by the id in their first event.
+A script that waits is stopped by the latter: every choice that is open ends as
+CANCELLED, then come usage and OK. `fake.generations` holds answers about others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
-from google.protobuf import duration_pb2
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_status import rpc_status
 
 from headrace.v1 import generation_pb2 as gen
-from headrace.v1 import generation_pb2_grpc, model_pb2, model_pb2_grpc, usage_pb2
+from headrace.v1 import generation_pb2_grpc, model_pb2, model_pb2_grpc
+from tests.support.fake_script import HANG, Fail, Step, completed, delta, finished, model, queued, started
 
 __all__ = [
     "HANG",
@@ -43,89 +46,11 @@ __all__ = [
     "fake_service",
     "finished",
     "model",
+    "queued",
     "started",
 ]
 
 WAIT_S: Final = 10.0  # bound of every wait in here; a test that reaches it is broken
-HANG: Final = object()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fail:
-    """End the call with `code`, and the details of a Headrace error if `reason` is given."""
-
-    code: grpc.StatusCode
-    message: str = "refused by the script"
-    reason: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    violations: Sequence[tuple[str, str]] = ()
-    retry_after_s: float | None = None
-    request_id: str | None = None
-    raw_details: bytes | None = None  # sent as they are, to test broken trailers
-
-    def status(self) -> status_pb2.Status:
-        """Return the google.rpc.Status that goes into the trailers."""
-        details: list[Any] = []
-        if self.reason:
-            info = {"reason": self.reason, "domain": "headrace.v1", "metadata": self.metadata}
-            details.append(error_details_pb2.ErrorInfo(**info))
-        if self.violations:
-            fields = [{"field": f, "description": d} for f, d in self.violations]
-            details.append(error_details_pb2.BadRequest(field_violations=fields))
-        if self.retry_after_s is not None:
-            delay = duration_pb2.Duration()
-            delay.FromNanoseconds(round(self.retry_after_s * 1e9))
-            details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-        if self.request_id:
-            details.append(error_details_pb2.RequestInfo(request_id=self.request_id))
-        status = status_pb2.Status(code=self.code.value[0], message=self.message)
-        for detail in details:
-            status.details.add().Pack(detail)
-        return status
-
-
-Step = gen.GenerateResponse | Fail | asyncio.Event | object
-
-
-def started(**fields: Any) -> gen.GenerateResponse:
-    """Return the first event; keywords override its fields."""
-    values = {"generation_id": "gen-1", "model": "fake", "fingerprint": "fp", "prompt_token_count": 3, "seed": 7}
-    return gen.GenerateResponse(started=gen.GenerationStarted(**(values | fields)))
-
-
-def delta(text: str, index: int = 0, **fields: Any) -> gen.GenerateResponse:
-    """Return a piece of text of choice `index`."""
-    return gen.GenerateResponse(delta=gen.ChoiceDelta(index=index, text=text, **fields))
-
-
-def finished(reason: str = "STOP", index: int = 0, **fields: Any) -> gen.GenerateResponse:
-    """Return the end of choice `index`; `reason` is a FinishReason without its prefix."""
-    value = gen.FinishReason.Value(f"FINISH_REASON_{reason}")
-    return gen.GenerateResponse(choice_finished=gen.ChoiceFinished(index=index, reason=value, **fields))
-
-
-def completed(prompt_tokens: int | None = 3, output_tokens: int | None = 2) -> gen.GenerateResponse:
-    """Return the last event: usage, and timing of 10 ms queue, 40 ms prefill, 50 ms decode."""
-    usage = usage_pb2.Usage(prompt_token_count=prompt_tokens, output_token_count=output_tokens)
-    timing = usage_pb2.Timing(output_tokens_per_second=20.0)
-    timing.queue_duration.FromMilliseconds(10)
-    timing.prefill_duration.FromMilliseconds(40)
-    timing.time_to_first_token.FromMilliseconds(50)
-    timing.decode_duration.FromMilliseconds(50)
-    timing.total_duration.FromMilliseconds(100)
-    return gen.GenerateResponse(completed=gen.GenerationCompleted(usage=usage, timing=timing))
-
-
-def model(model_id: str = "fake", **fields: Any) -> model_pb2.Model:
-    """Return a ready model; keywords override its fields."""
-    values: dict[str, Any] = {
-        "owned_by": "tests",
-        "state": model_pb2.MODEL_STATE_READY,
-        "max_context_tokens": 4096,
-        "max_output_tokens": 1024,
-        "capabilities": [model_pb2.MODEL_CAPABILITY_PROMPT, model_pb2.MODEL_CAPABILITY_CHAT],
-    }
-    return model_pb2.Model(id=model_id, **(values | fields))
 
 
 @dataclass(slots=True, eq=False)
@@ -138,10 +63,38 @@ class FakeCall:
     sent: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)  # cancelled, or the deadline passed
     is_over: bool = False
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)  # of the handler
+    is_stopped: bool = False  # by CancelGeneration
+    has_failed: bool = False
+    generation_id: str = ""
+    is_started: bool = False
+    open_choices: set[int] = field(default_factory=set)
 
     def header(self, key: str) -> str | bytes | None:
         """Return the first value of one metadata key, or None."""
         return next((value for name, value in self.metadata if name == key), None)
+
+    @property
+    def state(self) -> gen.GenerationState:
+        """What GetGeneration says of it."""
+        if self.has_failed:
+            return gen.GENERATION_STATE_FAILED
+        if self.is_stopped or self.cancelled.is_set():
+            return gen.GENERATION_STATE_CANCELLED
+        if self.is_over:
+            return gen.GENERATION_STATE_COMPLETED
+        return gen.GENERATION_STATE_RUNNING if self.is_started else gen.GENERATION_STATE_QUEUED
+
+    def note(self, event: gen.GenerateResponse) -> None:
+        """Keep what an event that is about to be sent says of the generation."""
+        kind = event.WhichOneof("event")
+        if kind in ("queued", "started"):
+            self.generation_id = getattr(event, kind).generation_id
+        if kind == "started":
+            self.is_started = True
+            self.open_choices = set(range(self.request.choice_count or 1))
+        elif kind == "choice_finished":
+            self.open_choices.discard(event.choice_finished.index)
 
     async def wait_cancelled(self) -> None:
         """Return when the handler is over because of a cancel or the deadline; TimeoutError after WAIT_S."""
@@ -157,7 +110,9 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
         self.default: Sequence[Step] = (started(), delta("Hello"), delta(" world"), finished(), completed())
         self.initial_metadata = (("x-request-id", "req-1"), ("x-generation-id", "gen-1"))  # with the first event
         self.calls: list[FakeCall] = []
-        self.model_calls: list[tuple[dict[str, Any], float]] = []  # metadata and seconds left of calls about models
+        self.model_calls: list[tuple[dict[str, Any], float]] = []  # metadata and seconds left of unary calls
+        self.generations: dict[str, gen.GetGenerationResponse] = {}
+        self.unary_failures: deque[Fail] = deque()  # each ends one call of GetGeneration or CancelGeneration
         self.health = health_aio.HealthServicer()
         self._scripts: deque[Sequence[Step]] = deque()
         self._arrived: asyncio.Queue[FakeCall] = asyncio.Queue()
@@ -190,12 +145,23 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
             for step in self._scripts.popleft() if self._scripts else self.default:
                 await self._run(step, call, context)
         except asyncio.CancelledError:
+            if call.is_stopped and call.task is not None and call.task.uncancel() == 0:
+                await self._end_stopped(call, context)
+                return
             call.cancelled.set()
             raise
         except grpc.aio.InternalError:  # the call was cancelled while a write waited for the reader
             call.cancelled.set()
         finally:
             call.is_over = True
+
+    async def _end_stopped(self, call: FakeCall, context: Any) -> None:
+        usage = completed() if call.is_started else completed(output_tokens=0)
+        if not call.is_started:  # it waited for its slot
+            await self._run(started(generation_id=call.generation_id), call, context)
+        for index in sorted(call.open_choices):
+            await self._run(finished("CANCELLED", index), call, context)
+        await self._run(usage, call, context)
 
     async def _run(self, step: Step, call: FakeCall, context: Any) -> None:
         if isinstance(step, gen.GenerateResponse):
@@ -204,9 +170,11 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
             event.sequence = event.sequence or call.sent + 1
             if call.sent == 0:
                 await context.send_initial_metadata(self.initial_metadata)
+            call.note(event)
             call.sent += 1
             await context.write(event)
         elif isinstance(step, Fail):
+            call.has_failed = True
             if step.raw_details is not None:
                 context.set_trailing_metadata((("grpc-status-details-bin", step.raw_details),))
                 await context.abort(step.code, step.message)
@@ -223,6 +191,38 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
     def _note(self, context: Any) -> None:
         self.model_calls.append((dict(context.invocation_metadata()), context.time_remaining()))
 
+    async def _refuse(self, failure: Fail, context: Any) -> Any:
+        return await context.abort_with_status(rpc_status.to_status(failure.status()))
+
+    async def _find(self, generation_id: str, context: Any) -> FakeCall | gen.GetGenerationResponse:
+        self._note(context)
+        if self.unary_failures:
+            await self._refuse(self.unary_failures.popleft(), context)
+        found = next((call for call in reversed(self.calls) if call.generation_id == generation_id), None)
+        if not generation_id or (found is None and generation_id not in self.generations):
+            await self._refuse(Fail(code=grpc.StatusCode.NOT_FOUND, reason="GENERATION_NOT_FOUND"), context)
+        return found or self.generations[generation_id]
+
+    async def GetGeneration(self, request: gen.GetGenerationRequest, context: Any) -> gen.GetGenerationResponse:
+        """Return where a generation is, else NOT_FOUND."""
+        found = await self._find(request.generation_id, context)
+        if isinstance(found, gen.GetGenerationResponse):
+            return found
+        return gen.GetGenerationResponse(
+            state=found.state, last_sequence=found.sent, model="fake", priority=found.request.priority
+        )
+
+    async def CancelGeneration(
+        self, request: gen.CancelGenerationRequest, context: Any
+    ) -> gen.CancelGenerationResponse:
+        """Stop a generation whose script waits, else NOT_FOUND; it has not yet ended when this answers."""
+        found = await self._find(request.generation_id, context)
+        state = found.state
+        if isinstance(found, FakeCall) and not (found.is_over or found.is_stopped) and found.task is not None:
+            found.is_stopped = True
+            found.task.cancel()
+        return gen.CancelGenerationResponse(state=state)
+
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
         """Return the models in pages; the page token is the next offset."""
         self._note(context)
@@ -238,7 +238,7 @@ class FakeService(generation_pb2_grpc.GenerationServiceServicer, model_pb2_grpc.
             if request.model == found.id or request.model in found.aliases:
                 return model_pb2.GetModelResponse(model=found)
         refusal = Fail(code=grpc.StatusCode.NOT_FOUND, reason="MODEL_NOT_FOUND", message=f"no model {request.model!r}")
-        return await context.abort_with_status(rpc_status.to_status(refusal.status()))
+        return await self._refuse(refusal, context)
 
 
 @asynccontextmanager
@@ -252,7 +252,7 @@ async def fake_service(
     generation_pb2_grpc.add_GenerationServiceServicer_to_server(fake, server)
     model_pb2_grpc.add_ModelServiceServicer_to_server(fake, server)
     health_pb2_grpc.add_HealthServicer_to_server(fake.health, server)
-    for name in ("", "headrace.v1.GenerationService", "headrace.v1.ModelService"):
+    for name in ("", "healthy", "headrace.v1.GenerationService", "headrace.v1.ModelService"):
         await fake.set_serving(name, serving=True)
     host = "127.0.0.1:0"
     port = server.add_secure_port(host, credentials) if credentials else server.add_insecure_port(host)

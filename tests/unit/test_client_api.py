@@ -19,8 +19,10 @@ def test_the_exported_names_are_these_and_sorted() -> None:
         "RequestFields",
         "TlsConfig",
         "__version__",
+        "cancel_generation",
         "errors",
         "generate_text",
+        "get_generation",
     ]
     assert all(hasattr(headrace, name) for name in headrace.__all__)
     assert headrace.errors.__all__ == sorted(headrace.errors.__all__, key=lambda name: (name.islower(), name))
@@ -53,10 +55,10 @@ def test_a_missing_extra_is_one_clear_line() -> None:
     ]
 
 
-def test_only_unavailable_is_retried_and_nothing_times_out_by_service_config() -> None:
+def test_only_what_a_server_did_not_look_at_is_retried_and_nothing_times_out_by_service_config() -> None:
     config = json.loads(str(DEFAULT_OPTIONS["grpc.service_config"]))
     (method,) = config["methodConfig"]
-    assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
+    assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "CANCELLED"]
     assert method["retryPolicy"]["maxAttempts"] == 3
     assert "timeout" not in method
 

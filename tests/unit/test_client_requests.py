@@ -33,7 +33,8 @@ def test_every_keyword_reaches_its_field() -> None:
         "top_logprobs": 0,
         "token_ids": True,
         "time_limit_s": 1.5,
-        "batch": True,
+        "priority": "batch",
+        "queue_events": True,
         "end_user": "u",
     }
     request = build_request(fields)
@@ -57,7 +58,7 @@ def test_every_keyword_reaches_its_field() -> None:
         },
         stop={"sequences": ["a", "b"], "token_ids": [1, 2], "include_in_output": True},
         constraint={"grammar": "root ::= x"},
-        output={"logprobs": True, "top_logprobs": 0, "token_ids": True},
+        output={"logprobs": True, "top_logprobs": 0, "token_ids": True, "queue_events": True},
         choice_count=2,
         priority="PRIORITY_BATCH",
         end_user="u",
@@ -75,6 +76,11 @@ def test_what_is_left_out_stays_unset() -> None:
     assert request == pb.GenerateRequest(prompt="p")
     assert not request.HasField("sampling")
     assert not request.HasField("stop")
+
+
+def test_interactive_said_aloud_is_sent_as_such() -> None:
+    assert build_request({"prompt": "p", "priority": "interactive"}).priority == pb.PRIORITY_INTERACTIVE
+    assert build_request({"prompt": "p", "queue_events": False}) == pb.GenerateRequest(prompt="p")
 
 
 def test_none_counts_as_left_out() -> None:
@@ -114,6 +120,7 @@ def test_an_empty_input_is_sent_as_what_it_is_for_the_service_to_refuse(fields: 
         ({"chat": [("robot", "x")]}, "unknown role 'robot'"),
         ({"chat": [], "tool_choice": "always"}, "unknown tool_choice 'always'"),
         ({"chat": [], "reasoning_effort": "some"}, "unknown reasoning_effort 'some'"),
+        ({"prompt": "p", "priority": "urgent"}, "unknown priority 'urgent': use interactive or batch"),
         ({"chat": [{"role": "user"}]}, "role and content"),
         ({"chat": [{"role": "user", "content": "x", "colour": "red"}]}, "role and content"),
     ],

@@ -11,8 +11,10 @@ __all__ = [
     "RequestFields",
     "TlsConfig",
     "__version__",
+    "cancel_generation",
     "errors",
     "generate_text",
+    "get_generation",
 ]
 
 import importlib
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from headrace import errors
     from headrace._aio import AsyncClient
     from headrace._channel import TlsConfig
-    from headrace._oneshot import generate_text
+    from headrace._oneshot import cancel_generation, generate_text, get_generation
     from headrace._requests import RequestFields
     from headrace._stream import GenerationStream
     from headrace.errors import HeadraceError
@@ -35,7 +37,9 @@ _MODULES = {
     "HeadraceError": "headrace.errors",
     "RequestFields": "headrace._requests",
     "TlsConfig": "headrace._channel",
+    "cancel_generation": "headrace._oneshot",
     "generate_text": "headrace._oneshot",
+    "get_generation": "headrace._oneshot",
 }
 
 

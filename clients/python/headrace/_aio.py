@@ -1,20 +1,18 @@
 """The asyncio client.
 
-It owns one connection and makes calls on it. It must not know events
+It owns one connection and which calls there are on it. It must not know events
 (`_stream`), the wire (`_reader`, `_connection`) or how a status becomes an
-exception (`errors`).
+exception (`_unary`, `errors`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 import grpc
-from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import StringValue
 from opentelemetry.context import Context
 from opentelemetry.trace import TracerProvider
@@ -27,19 +25,18 @@ from headrace._requests import RequestFields, build_request
 from headrace._stream import GenerationStream
 from headrace._telemetry import CallSpan, client_tracer
 from headrace._tokenize import Conversation, tokenize_request
-from headrace.errors import NotFound, error_from_rpc
+from headrace._unary import UNARY_TIMEOUT_S, CallMetadata, UnaryCaller, finite_s, metadata_pairs
+from headrace.errors import NotFound
 from headrace.v1 import generation_pb2 as pb
 from headrace.v1 import model_pb2, tokenize_pb2
 
 __all__ = ["AsyncClient", "CallMetadata", "Transport"]
 
-CallMetadata = Sequence[tuple[str, str]] | Mapping[str, str]
-UnaryCall = Callable[..., Awaitable[Any]]
-
 DEFAULT_TARGET: Final = "127.0.0.1:50051"
 DEFAULT_TRANSPORT: Transport = "grpcio"
 GENERATE_TIMEOUT_S: Final = 600.0
-UNARY_TIMEOUT_S: Final = 10.0
+GET_GENERATION: Final = "headrace.v1.GenerationService/GetGeneration"
+CANCEL_GENERATION: Final = "headrace.v1.GenerationService/CancelGeneration"
 LIST_MODELS: Final = "headrace.v1.ModelService/ListModels"
 GET_MODEL: Final = "headrace.v1.ModelService/GetModel"
 TOKENIZE: Final = "headrace.v1.TokenizeService/Tokenize"
@@ -80,12 +77,11 @@ class AsyncClient:
     ) -> None:
         self.target = target
         self._tls = tls
-        self._metadata = _pairs(metadata)
         self._options = channel_options
         self._transport: Transport = transport or DEFAULT_TRANSPORT
         if tls is not None and self._transport == "asyncio":
             ssl_context(tls)  # what is wrong with it is better said now than by every call
-        self._tracer = client_tracer(tracer_provider)
+        self._unary = UnaryCaller(target, metadata, client_tracer(tracer_provider))
         self._connection: Connection | None = None
         self._is_closed = False
 
@@ -119,32 +115,78 @@ class AsyncClient:
         `model`, one of `prompt`, `chat`, `tokens`, and what else it needs.
         `context` is the parent of the call's span; None takes the current one.
         Raises TypeError for fields that do not make a request, and ValueError
-        for a timeout that is not a finite number.
+        for a timeout that is not a finite number and metadata that cannot be sent.
         """
         if request is None:
             request = build_request(fields)
         elif fields:
             raise TypeError("give a request or its fields, not both")
-        limit_s = _timeout(timeout_s, GENERATE_TIMEOUT_S)
+        limit_s, own = finite_s(timeout_s, GENERATE_TIMEOUT_S), metadata_pairs(metadata)
 
         def open_call() -> tuple[EventReader, CallSpan]:
             connection = self._connect()
-            span = CallSpan(self._tracer, GENERATE, self.target, context)
-            return connection.open_generation(request, limit_s, self._call_metadata(metadata, span)), span
+            span = self._unary.span(GENERATE, context)
+            try:
+                return connection.open_generation(request, limit_s, self._unary.metadata_of(own, span)), span
+            except BaseException:
+                span.end_cancelled()
+                raise
 
         return GenerationStream(open_call)
+
+    async def get_generation(
+        self,
+        generation_id: str,
+        *,
+        timeout_s: float | None = None,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> pb.GetGenerationResponse:
+        """Return where a generation is: one that waits or runs, or ended within the last minutes.
+
+        Raises NotFound if the server that answers knows none of this caller's with
+        this id: of several replicas, only the one that runs a generation knows it.
+        """
+        request = pb.GetGenerationRequest(generation_id=generation_id)
+        call = self._connect().generation.GetGeneration
+        found: pb.GetGenerationResponse = await self._unary.call(
+            GET_GENERATION, call, request, timeout_s, metadata, context
+        )
+        return found
+
+    async def cancel_generation(
+        self,
+        generation_id: str,
+        *,
+        timeout_s: float | None = None,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> pb.CancelGenerationResponse:
+        """Stop a generation, from whichever client it was begun; return the state that it was in.
+
+        Its reader gets what was generated until then, finish reason CANCELLED for
+        every choice that was open, usage, and no error; that takes the moment in
+        which the engine stops. May be repeated: one that has ended stays as it
+        ended. Raises NotFound as `get_generation` does.
+        """
+        request = pb.CancelGenerationRequest(generation_id=generation_id)
+        call = self._connect().generation.CancelGeneration
+        cancelled: pb.CancelGenerationResponse = await self._unary.call(
+            CANCEL_GENERATION, call, request, timeout_s, metadata, context
+        )
+        return cancelled
 
     async def list_models(
         self, *, timeout_s: float | None = None, metadata: CallMetadata = (), context: Context | None = None
     ) -> list[model_pb2.Model]:
         """Return every model, ordered by id. The timeout covers all pages."""
         call = self._connect().models.ListModels
-        ends_s = asyncio.get_running_loop().time() + _timeout(timeout_s, UNARY_TIMEOUT_S)
+        ends_s = asyncio.get_running_loop().time() + finite_s(timeout_s, UNARY_TIMEOUT_S)
         models: list[model_pb2.Model] = []
         request = model_pb2.ListModelsRequest(page_size=PAGE_SIZE)
         while True:
             left_s = ends_s - asyncio.get_running_loop().time()
-            page: model_pb2.ListModelsResponse = await self._unary(
+            page: model_pb2.ListModelsResponse = await self._unary.call(
                 LIST_MODELS, call, request, left_s, metadata, context
             )
             models.extend(page.models)
@@ -163,8 +205,8 @@ class AsyncClient:
         """Return one model by id or alias. Raises NotFound if there is none."""
         call = self._connect().models.GetModel
         request = model_pb2.GetModelRequest(model=model)
-        found: model_pb2.GetModelResponse = await self._unary(
-            GET_MODEL, call, request, _timeout(timeout_s, UNARY_TIMEOUT_S), metadata, context
+        found: model_pb2.GetModelResponse = await self._unary.call(
+            GET_MODEL, call, request, timeout_s, metadata, context
         )
         return found.model
 
@@ -197,8 +239,10 @@ class AsyncClient:
         request = tokenize_request(
             model, text, chat, skip_special_tokens=skip_special_tokens, include_pieces=include_pieces
         )
-        call, limit_s = self._connect().tokens.Tokenize, _timeout(timeout_s, UNARY_TIMEOUT_S)
-        answer: tokenize_pb2.TokenizeResponse = await self._unary(TOKENIZE, call, request, limit_s, metadata, context)
+        call = self._connect().tokens.Tokenize
+        answer: tokenize_pb2.TokenizeResponse = await self._unary.call(
+            TOKENIZE, call, request, timeout_s, metadata, context
+        )
         return answer
 
     async def detokenize(
@@ -215,47 +259,22 @@ class AsyncClient:
         request = tokenize_pb2.DetokenizeRequest(
             model=model, token_ids=token_ids, skip_special_tokens=skip_special_tokens
         )
-        call, limit_s = self._connect().tokens.Detokenize, _timeout(timeout_s, UNARY_TIMEOUT_S)
-        answer: tokenize_pb2.DetokenizeResponse = await self._unary(
-            DETOKENIZE, call, request, limit_s, metadata, context
+        call = self._connect().tokens.Detokenize
+        answer: tokenize_pb2.DetokenizeResponse = await self._unary.call(
+            DETOKENIZE, call, request, timeout_s, metadata, context
         )
         return answer.text
 
     async def health(self, service: str = "headrace.v1.GenerationService", *, timeout_s: float = 1.0) -> bool:
         """Return whether `service` reports SERVING; False for every other answer, and for none in time."""
         call = self._connect().check_health(
-            StringValue(value=service), timeout=_timeout(timeout_s, timeout_s), metadata=self._metadata
+            StringValue(value=service), timeout=finite_s(timeout_s, timeout_s), metadata=self._unary.metadata
         )
         try:
             answer = await call
         except grpc.aio.AioRpcError:
             return False
         return bool(answer.value == SERVING)
-
-    async def _unary(
-        self,
-        method: str,
-        call: UnaryCall,
-        request: Message,
-        timeout_s: float,
-        metadata: CallMetadata = (),
-        context: Context | None = None,
-    ) -> Any:
-        span = CallSpan(self._tracer, method, self.target, context)
-        try:
-            response = await call(request, timeout=timeout_s, metadata=self._call_metadata(metadata, span))
-        except grpc.aio.AioRpcError as failure:
-            error = error_from_rpc(failure)
-            span.end_error(error)
-            raise error from failure
-        except BaseException:
-            span.end_cancelled()
-            raise
-        span.end_ok()
-        return response
-
-    def _call_metadata(self, metadata: CallMetadata, span: CallSpan) -> tuple[tuple[str, str], ...]:
-        return (*self._metadata, *_pairs(metadata), *span.metadata)
 
     def _connect(self) -> Connection:
         if self._is_closed:
@@ -265,16 +284,3 @@ class AsyncClient:
         elif self._connection.loop is not asyncio.get_running_loop():
             raise RuntimeError("a client belongs to the event loop of its first call; make another for this loop")
         return self._connection
-
-
-def _pairs(metadata: CallMetadata) -> tuple[tuple[str, str], ...]:
-    items = metadata.items() if isinstance(metadata, Mapping) else metadata
-    return tuple((key.lower(), value) for key, value in items)  # gRPC refuses upper case
-
-
-def _timeout(timeout_s: float | None, default_s: float) -> float:
-    if timeout_s is None:
-        return default_s
-    if not math.isfinite(timeout_s):
-        raise ValueError(f"timeout_s has to be a finite number of seconds, got {timeout_s}")
-    return timeout_s

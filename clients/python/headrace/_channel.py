@@ -23,13 +23,15 @@ ChannelOptions = Sequence[tuple[str, str | int]] | Mapping[str, str | int]
 TARGET_SCHEME: Final = re.compile(r"^(dns|ipv4|ipv6|xds):(//[^/]*/)?")
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 
-# UNAVAILABLE alone is safe to repeat (AIP-194), and gRPC does so only while nothing has come back:
-# the service sends no initial metadata before `started`, so the whole waiting line is covered.
+# gRPC repeats a call only while nothing has come back: the service sends no initial metadata before its first event,
+# so the whole waiting line is covered.
 RETRY_MAX_ATTEMPTS: Final = 3
 RETRY_FIRST_BACKOFF_S: Final = 0.2
 RETRY_MAX_BACKOFF_S: Final = 2.0
 RETRY_BACKOFF_FACTOR: Final = 2
-RETRIABLE_STATUSES: Final = ("UNAVAILABLE",)
+# UNAVAILABLE alone, says AIP-194. CANCELLED besides, since a C core server that stops says so to calls which it has
+# accepted and nobody has looked at; a cancel by this side ends a call without another attempt.
+RETRIABLE_STATUSES: Final = ("UNAVAILABLE", "CANCELLED")
 # While most calls fail, none is repeated: each failure costs a token, each success earns a tenth.
 RETRY_TOKENS: Final = 10
 RETRY_TOKEN_RATIO: Final = 0.1

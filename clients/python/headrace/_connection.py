@@ -43,7 +43,7 @@ class Connection:
         )
 
     def open_generation(
-        self, request: pb.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str], ...]
+        self, request: pb.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str | bytes], ...]
     ) -> EventReader:
         """Begin a Generate call."""
         if self.http2 is None:

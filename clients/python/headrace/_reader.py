@@ -33,6 +33,9 @@ class EventReader(Protocol):
     async def header(self, key: str) -> str | None:
         """Return one value of the initial metadata, waiting until the server has sent it."""
 
+    def cancel(self) -> None:
+        """Cancel the call unless it ended. A read then raises Cancelled; what had arrived is dropped."""
+
     async def close(self) -> None:
         """Cancel the call unless it ended; return at once, without waiting for the server."""
 
@@ -74,6 +77,9 @@ class GrpcAioReader:
             if name == key:
                 return value if isinstance(value, str) else None
         return None
+
+    def cancel(self) -> None:
+        self._call.cancel()
 
     async def close(self) -> None:
         self._call.cancel()

@@ -7,7 +7,8 @@ all violations at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
@@ -57,13 +58,20 @@ class RequestFields(TypedDict, total=False):
     top_logprobs: int
     token_ids: bool  # send the ids of the generated tokens
     time_limit_s: float  # soft end with usage; the timeout stays the hard one
-    batch: bool  # throughput work: waits behind interactive requests
+    priority: str  # "interactive", the default, or "batch": throughput work, which waits behind interactive requests
+    queue_events: bool  # send `queued` events while the request waits; gives up gRPC's transparent retry then
     end_user: str  # for the server's log and trace
 
 
 SAMPLING_FIELDS: Final = tuple(field.name for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields)
 CONSTRAINTS: Final = ("json_object", "json_schema", "regex", "grammar", "choices")
 CHAT_ONLY: Final = ("template_args", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort")
+
+MAX_DURATION_S: Final = 315_576_000_000  # of google.protobuf.Duration
+PRIORITIES: Final[Mapping[str, pb.Priority]] = {
+    "interactive": pb.PRIORITY_INTERACTIVE,
+    "batch": pb.PRIORITY_BATCH,
+}
 
 
 def build_request(fields: RequestFields) -> pb.GenerateRequest:
@@ -78,32 +86,49 @@ def build_request(fields: RequestFields) -> pb.GenerateRequest:
     if "model" in given:
         request.model = fields["model"]
     _set_input(request, fields, given)
-    sampling = {key: given[key] for key in SAMPLING_FIELDS if key in given}
-    if sampling:
-        request.sampling.CopyFrom(sampling_pb2.SamplingParams(**sampling))  # type: ignore[arg-type]
+    for name in SAMPLING_FIELDS:
+        if name in given:
+            value: dict[str, Any] = {name: given[name]}
+            with _naming(name):
+                request.sampling.MergeFrom(sampling_pb2.SamplingParams(**value))
     if "stop" in given:
         stop = fields["stop"]
         request.stop.sequences.extend([stop] if isinstance(stop, str) else stop)
     if "stop_token_ids" in given:
-        request.stop.token_ids.extend(fields["stop_token_ids"])
+        with _naming("stop_token_ids"):
+            request.stop.token_ids.extend(fields["stop_token_ids"])
     if given.get("include_stop"):
         request.stop.include_in_output = True
     _set_constraint(request, given)
     if given.get("logprobs"):
         request.output.logprobs = True
     if "top_logprobs" in given:
-        request.output.top_logprobs = fields["top_logprobs"]
+        with _naming("top_logprobs"):
+            request.output.top_logprobs = fields["top_logprobs"]
     if given.get("token_ids"):
         request.output.token_ids = True
     if "choice_count" in given:
-        request.choice_count = fields["choice_count"]
+        with _naming("choice_count"):
+            request.choice_count = fields["choice_count"]
     if "time_limit_s" in given:
-        request.time_limit.CopyFrom(_duration(fields["time_limit_s"]))
-    if given.get("batch"):
-        request.priority = pb.PRIORITY_BATCH
+        with _naming("time_limit_s"):
+            request.time_limit.CopyFrom(_duration(fields["time_limit_s"]))
+    if given.get("queue_events"):
+        request.output.queue_events = True
+    if "priority" in given:
+        request.priority = _priority(fields["priority"])
     if "end_user" in given:
         request.end_user = fields["end_user"]
     return request
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Say which keyword it is whose value does not fit: protobuf tells the value alone."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name}: {error}") from error
 
 
 def _set_constraint(request: pb.GenerateRequest, given: Mapping[str, Any]) -> None:
@@ -134,7 +159,8 @@ def _set_input(request: pb.GenerateRequest, fields: RequestFields, given: Mappin
         request.prompt = fields["prompt"]
     elif "tokens" in given:
         request.tokens.SetInParent()  # so that an empty list is an empty list, and not an unset input
-        request.tokens.ids.extend(fields["tokens"])
+        with _naming("tokens"):
+            request.tokens.ids.extend(fields["tokens"])
     else:
         request.chat.SetInParent()
         _set_chat(request.chat, fields, given)
@@ -157,7 +183,15 @@ def _set_chat(chat: chat_pb2.ChatInput, fields: RequestFields, given: Mapping[st
         chat.MergeFrom(chat_pb2.ChatInput(reasoning_effort=reasoning_effort(fields["reasoning_effort"])))
 
 
+def _priority(name: str) -> pb.Priority:
+    if name not in PRIORITIES:
+        raise TypeError(f"unknown priority {name!r}: use {' or '.join(PRIORITIES)}")
+    return PRIORITIES[name]
+
+
 def _duration(seconds: float) -> Duration:
+    if not abs(seconds) <= MAX_DURATION_S:
+        raise ValueError(f"a number of seconds, got {seconds}")
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1e9))
     return duration

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, NoReturn
 
@@ -16,7 +18,7 @@ import grpc
 
 from headrace._reader import EventReader
 from headrace._telemetry import STREAM_MESSAGES, TIME_TO_FIRST_DELTA_S, CallSpan
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.errors import Cancelled, HeadraceError, ProtocolError
 from headrace.v1 import generation_pb2 as pb
 from headrace.v1 import usage_pb2
 
@@ -24,6 +26,8 @@ __all__ = ["GenerationStream"]
 
 REASON_PREFIX: Final = "FINISH_REASON_"
 REQUEST_ID_HEADER: Final = "x-request-id"
+GENERATION_ID_HEADER: Final = "x-generation-id"
+BEFORE_OUTPUT: Final = frozenset({"queued", "started"})
 STATUS_WAIT_S: Final = 1.0  # the status follows `completed` at once unless the network fails
 
 
@@ -34,20 +38,30 @@ class GenerationStream:
     fails, or if the stream has a gap or no end. One reader at a time. A read
     that is cancelled cancels the call, and the CancelledError passes.
 
-    Filled while reading: `started`, `completed`, `usage`, `timing` (None until
-    they come), `choices_finished` and `finish_reasons` by choice index.
+    Filled while reading: `generation_id` and `request_id` with the first event,
+    `queued` with each of its kind, `started`, `completed`, `usage`, `timing`
+    (None until they come), `choices_finished` and `finish_reasons` by choice
+    index.
+
+    A generation that somebody stops with `AsyncClient.cancel_generation` ends
+    like any other: text so far, finish reason CANCELLED, usage. One that is
+    stopped from here, by leaving or by `cancel`, has no end and no usage.
     """
 
     __slots__ = (
         "_entered_s",
+        "_is_cancelled",
         "_is_left",
         "_is_over",
+        "_loop",
         "_open",
         "_reader",
         "_sequence",
         "_span",
         "choices_finished",
         "completed",
+        "generation_id",
+        "queued",
         "request_id",
         "started",
         "time_to_first_delta_s",
@@ -56,12 +70,16 @@ class GenerationStream:
     def __init__(self, open_call: Callable[[], tuple[EventReader, CallSpan]]) -> None:
         self._open = open_call
         self._reader: EventReader | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._span: CallSpan | None = None
         self._is_over = False  # the call has ended, one way or the other
         self._is_left = False  # the block was left before that
+        self._is_cancelled = False  # by cancel()
         self._sequence = 0
         self._entered_s = 0.0
-        self.request_id: str | None = None  # as the server knows the request, set with `started`
+        self.generation_id: str | None = None  # for AsyncClient.get_generation and cancel_generation
+        self.request_id: str | None = None  # as the server's log knows the request
+        self.queued: pb.GenerationQueued | None = None  # the last one
         self.started: pb.GenerationStarted | None = None
         self.completed: pb.GenerationCompleted | None = None
         self.choices_finished: dict[int, pb.ChoiceFinished] = {}
@@ -71,6 +89,7 @@ class GenerationStream:
         if self._reader is not None:
             raise RuntimeError("a generation can be entered once; call generate() again for another")
         self._entered_s = time.perf_counter()
+        self._loop = asyncio.get_running_loop()
         self._reader, self._span = self._open()
         return self
 
@@ -86,6 +105,31 @@ class GenerationStream:
         finally:
             self._is_left = True
             self._finish(None)
+
+    def __del__(self) -> None:
+        # Entered and never left. The finalizer may run in any thread, so the loop is asked to cancel.
+        reader, loop = self._reader, self._loop
+        if reader is None or loop is None or self._is_over:
+            return
+        self._is_left = True
+        self._finish(None)
+        with suppress(RuntimeError):  # the loop is closed, and the call with it
+            loop.call_soon_threadsafe(reader.cancel)
+        warnings.warn(f"generation {self.generation_id} was dropped within its block", ResourceWarning, 1, self)
+
+    def cancel(self) -> None:
+        """Stop the call at once, also while another task reads it.
+
+        A read that waits, and every later one, raises `errors.Cancelled`: what
+        came until then is not the whole. Nothing more comes, neither usage nor a
+        finish reason; `AsyncClient.cancel_generation` is for who wants those.
+        Does nothing after the end. Raises RuntimeError before the block.
+        """
+        if self._reader is None:
+            raise RuntimeError("this generation has not begun; enter it before it is cancelled")
+        if not self._is_over:
+            self._is_cancelled = True
+            self._reader.cancel()
 
     def __aiter__(self) -> AsyncIterator[pb.GenerateResponse]:
         return self
@@ -139,7 +183,11 @@ class GenerationStream:
                 yield event.delta.text
 
     async def text(self) -> str:
-        """Read what is left of the stream and return the text of choice 0 in it."""
+        """Read what is left of the stream and return the text of choice 0 in it.
+
+        Also of a generation that ended early: `finish_reasons` says TIME_LIMIT,
+        CANCELLED, LENGTH. Raises HeadraceError if it failed.
+        """
         return (await self.texts()).get(0, "")
 
     async def texts(self) -> dict[int, str]:
@@ -153,9 +201,17 @@ class GenerationStream:
     async def _keep(self, event: pb.GenerateResponse, reader: EventReader) -> bool:
         """Keep what the caller may ask for later; return False for an event this client does not know."""
         kind = event.WhichOneof("event")
-        if kind == "started":
-            self.started = event.started
+        if self._sequence == 1:  # initial metadata comes with it
             self.request_id = await reader.header(REQUEST_ID_HEADER)
+            self.generation_id = await reader.header(GENERATION_ID_HEADER)
+        if kind is not None and (kind in BEFORE_OUTPUT) is (self.started is not None):
+            await self._reject(reader, f"`{kind}` came {'before' if self.started is None else 'after'} `started`")
+        if kind == "queued":
+            self.queued = event.queued
+            self.generation_id = event.queued.generation_id or self.generation_id
+        elif kind == "started":
+            self.started = event.started
+            self.generation_id = event.started.generation_id or self.generation_id
         elif kind == "choice_finished":
             self.choices_finished[event.choice_finished.index] = event.choice_finished
         elif kind == "completed":
@@ -164,7 +220,7 @@ class GenerationStream:
 
     async def _on_first_delta(self, delta: pb.ChoiceDelta, reader: EventReader) -> None:
         if self.started is None:
-            await self._reject(reader, "output came before `started`")
+            await self._reject(reader, "`delta` came before `started`")
         if delta.text or delta.reasoning_text or delta.HasField("tool_call") or delta.token_ids:
             self.time_to_first_delta_s = time.perf_counter() - self._entered_s
 
@@ -196,9 +252,10 @@ class GenerationStream:
             span.set(TIME_TO_FIRST_DELTA_S, self.time_to_first_delta_s)
         if error is not None:
             error.events_received = self._sequence
-            span.end_error(error)
-        elif self._is_left:
+        if self._is_left or (self._is_cancelled and isinstance(error, Cancelled)):
             span.end_cancelled()
+        elif error is not None:
+            span.end_error(error)
         else:
             span.end_ok()
 

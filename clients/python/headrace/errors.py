@@ -6,9 +6,9 @@
     │   ├── ContextLengthExceeded  prompt plus requested output do not fit the model
     │   └── RequestTooLarge        the message is over the transport's size limit
     ├── CapabilityUnsupported      this model cannot do what was asked
-    ├── NotFound                   no such model
+    ├── NotFound                   no such model or generation
     ├── AccessDenied               credentials are missing, wrong, or not enough
-    ├── Overloaded                 the waiting line is full; see .retry_after_s
+    ├── Overloaded                 the waiting line is full or too slow; see .retry_after_s
     ├── ConsumerTooSlow            the stream was not read fast enough and was stopped
     ├── DeadlineExceeded           the timeout passed, in the line or while decoding
     ├── Unavailable                the server or its engine cannot be reached, or is draining
@@ -133,7 +133,7 @@ class CapabilityUnsupported(HeadraceError):
 
 
 class NotFound(HeadraceError):
-    """No model has this id or alias."""
+    """No model has this id or alias, or the server that answers knows no such generation of this caller."""
 
 
 class AccessDenied(HeadraceError):
@@ -180,13 +180,17 @@ ERROR_CLASSES: Final[Mapping[str | grpc.StatusCode, type[HeadraceError]]] = {
     "MODEL_NOT_FOUND": NotFound,
     "MODEL_NOT_READY": Unavailable,
     "QUEUE_FULL": Overloaded,
+    "QUEUE_TIMEOUT": Overloaded,
     "DEADLINE_TOO_SHORT": DeadlineExceeded,
     "DEADLINE_IN_QUEUE": DeadlineExceeded,
     "DEADLINE_IN_DECODE": DeadlineExceeded,
     "DRAINING": Unavailable,
     "BACKEND_UNAVAILABLE": Unavailable,
     "BACKEND_ERROR": InternalError,
+    "FIRST_TOKEN_TIMEOUT": Unavailable,
+    "TOKEN_GAP_TIMEOUT": Unavailable,
     "CONSUMER_TOO_SLOW": ConsumerTooSlow,
+    "GENERATION_NOT_FOUND": NotFound,
     "INTERNAL": InternalError,
     grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.UNKNOWN: InternalError,

@@ -27,7 +27,7 @@ from headrace._http2.metadata import (
     metadata_of,
 )
 from headrace._http2.outcome import OK, Outcome
-from headrace._http2.retry import RetryThrottle, retry_delay_s
+from headrace._http2.retry import RetryThrottle, pushback_of, retry_delay_s
 from headrace.errors import error_from_rpc
 
 __all__ = ["Call", "Limits", "Router"]
@@ -76,6 +76,7 @@ class Call(Generic[T_co]):
         "_outcome",
         "_parse",
         "_prefix",
+        "_pushed_back",
         "_retry_timer",
         "_router",
         "_streak",
@@ -98,7 +99,7 @@ class Call(Generic[T_co]):
         self._ends_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.Handle | None = None
-        self._attempts = 0
+        self._attempts = self._pushed_back = 0
         self._is_transparent_retry_used = False
         self._headers: Metadata | None = None
         self._header_waiters: list[asyncio.Future[None]] = []
@@ -160,7 +161,7 @@ class Call(Generic[T_co]):
             await self._wait()
         taken: list[T_co] = []
         try:
-            while messages and len(taken) < most:
+            while len(taken) < most and (messages or self.inbox.cut()):
                 taken.append(parse(messages.popleft()))
         except DecodeError:
             self._abandon(UNDECODABLE)
@@ -177,7 +178,7 @@ class Call(Generic[T_co]):
         """Wait until a message or the end is there; with messages there already, let other tasks have a turn."""
         self._streak = 0
         try:
-            if self.inbox.messages:
+            if self.inbox.messages or self.inbox.cut():
                 await asyncio.sleep(0)
             else:
                 while not self.inbox.messages and self._outcome is None:
@@ -199,9 +200,9 @@ class Call(Generic[T_co]):
 
     async def close(self) -> None:
         """Cancel the call unless it ended; return at once."""
-        self.cancel("the call was cancelled")
+        self.cancel()
 
-    def cancel(self, text: str) -> None:
+    def cancel(self, text: str = "the call was cancelled") -> None:
         """End the call as CANCELLED unless it ended, and tell the server so."""
         self._abandon(Outcome(grpc.StatusCode.CANCELLED, text))
 
@@ -235,20 +236,24 @@ class Call(Generic[T_co]):
         if outcome.status is grpc.StatusCode.CANCELLED and self._loop.time() >= self._ends_s:
             outcome = DEADLINE_EXCEEDED  # the server's clock was first, and a reset is all that it sends
         if self._headers is not None:
-            if outcome.status is grpc.StatusCode.OK:
-                self._throttle.on_success()
+            self._throttle.note(outcome)
             self._finish(outcome)
         elif not was_seen and not self._is_transparent_retry_used:
             self._is_transparent_retry_used = True  # once, as in gRFC A6
             self._retry_timer = self._loop.call_soon(self._attempt_again)
         else:
-            self._attempts += 1
-            is_sent_once = len(self._body) > self._limits.retried_bytes
-            delay_s = None if is_sent_once else retry_delay_s(outcome, self._attempts, self._throttle)
-            if delay_s is None:
-                self._finish(outcome)
-            else:
-                self._retry_timer = self._loop.call_later(delay_s, self._attempt_again)
+            self._retry_or_finish(outcome)
+
+    def _retry_or_finish(self, outcome: Outcome) -> None:
+        self._attempts += 1
+        delay_s = retry_delay_s(outcome, self._attempts, self._throttle, pushed_back=self._pushed_back)
+        is_sent_once = len(self._body) > self._limits.retried_bytes
+        # An attempt that would come behind the deadline says less than the failure that there is.
+        if delay_s is None or is_sent_once or self._loop.time() + delay_s >= self._ends_s:
+            self._finish(outcome)
+            return
+        self._pushed_back += pushback_of(outcome) is not None
+        self._retry_timer = self._loop.call_later(delay_s, self._attempt_again)
 
     def _attempt_again(self) -> None:
         self._retry_timer = None
@@ -267,7 +272,7 @@ class Call(Generic[T_co]):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.cancel_stream(self._stream_id)
-        self.inbox.messages.clear()
+        self.inbox.drop()
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:

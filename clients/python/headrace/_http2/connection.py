@@ -17,7 +17,7 @@ import grpc
 from headrace._http2 import frames
 from headrace._http2.frames import ErrorCode, Flag, FrameError, FrameType, Setting
 from headrace._http2.header_block import MAX_HEADER_BYTES, HeaderBlocks, Headers
-from headrace._http2.inbox import PREFIX_BYTES
+from headrace._http2.inbox import MAX_APART, PREFIX_BYTES, STREAM_WINDOW_BYTES
 from headrace._http2.keepalive import Keepalive, KeepaliveTimes
 from headrace._http2.outcome import Outcome
 from headrace._http2.streams import StreamOwner, Streams
@@ -89,7 +89,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # No isinstance: uvloop's transports are none of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
-        values = {Setting.ENABLE_PUSH: 0, Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES}
+        values = {
+            Setting.ENABLE_PUSH: 0,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+        }
         window = frames.window_update(0, CONNECTION_WINDOW_BYTES - frames.WINDOW_BYTES)
         self._transport.write(frames.PREFACE + frames.settings(values) + window)
         self._keepalive.start()
@@ -142,6 +146,8 @@ class Connection(asyncio.Protocol):
                         streams.break_for_overrun(stream_id)
                     elif inbox.waiter is not None:
                         inbox.wake()
+                    elif len(inbox.messages) > MAX_APART:
+                        inbox.pack()
                 else:
                     self._check_size(size)
                     payload = data[start + frames.HEAD_BYTES : after]

@@ -1,9 +1,11 @@
 """The messages of one call that have arrived and wait for its reader.
 
 It owns cutting DATA into messages, the one reader's wait, and how much may
-wait: the stream's window is given back when nothing waits, never before, so
-that at most one window of messages and one unfinished message are held. It
-knows no frames but their length, and not what the messages are.
+wait: the stream's window is given back to a reader that has read everything,
+never before, so that a stream whose reader has stopped holds one window. A
+message of a token is small, and Python's object around it is not: of a backlog
+only the first messages are cut, the others wait in one piece. It knows no frames
+but their length, and not what the messages are.
 """
 
 from __future__ import annotations
@@ -16,10 +18,18 @@ from typing import Final
 
 import grpc
 
-from headrace._http2.frames import MAX_FRAME_BYTES, WINDOW_BYTES
+from headrace._http2.frames import MAX_FRAME_BYTES
 from headrace._http2.outcome import Outcome
 
-__all__ = ["PREFIX_BYTES", "Inbox", "MessageError"]
+__all__ = ["MAX_APART", "PREFIX_BYTES", "STREAM_WINDOW_BYTES", "Inbox", "MessageError"]
+
+# What a stream may send ahead of its reader, and so what a frozen reader costs. 16 KiB are some 700 tokens, and 16 MB/s
+# to a server a millisecond away.
+STREAM_WINDOW_BYTES: Final = 16 * 1024
+# Messages that wait as objects of their own: as many as a busy loop may find at once in a stream that is read, and of
+# more than that the first few.
+MAX_APART: Final = 128
+KEPT_APART: Final = 32
 
 # One byte that says whether the message is compressed, then its length.
 _PREFIX: Final = struct.Struct(">BI")
@@ -42,75 +52,106 @@ class Inbox:
     """
 
     __slots__ = (
+        "_begin",
+        "_end",
         "_loop",
         "_max_message_bytes",
+        "_uncut",
+        "_whole_end",
         "give_back",
         "has_headers",
         "is_plain",
         "messages",
-        "partial",
         "unreturned_bytes",
         "waiter",
     )
 
-    HALF_WINDOW_BYTES: Final = WINDOW_BYTES // 2
+    HALF_WINDOW_BYTES: Final = STREAM_WINDOW_BYTES // 2
 
     def __init__(self, max_message_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._max_message_bytes = max_message_bytes
+        # What waits uncut: whole messages from `_begin` to `_whole_end`, and up to `_end` the start of another one.
+        self._uncut = bytearray()
+        self._begin = self._whole_end = self._end = 0
         self.messages: deque[bytes] = deque()
         self.has_headers = False  # whether the response has begun, so that DATA may come
         # Whether a frame that holds exactly one message can be taken as that message, without `feed`.
         self.is_plain = False
-        self.partial = bytearray()
         self.unreturned_bytes = 0
         self.give_back: Callable[[int], None] | None = None
         self.waiter: asyncio.Future[None] | None = None
 
+    @property
+    def is_within_message(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._end > self._whole_end
+
     def begin(self) -> None:
         """Let messages come: the headers of the response are there."""
         self.has_headers = True
-        self.is_plain = self._max_message_bytes >= MAX_FRAME_BYTES
+        self._set_plain()
 
     def feed(self, data: bytes) -> None:
         """Take the payload of one DATA frame, wherever it cuts messages. MessageError for what cannot be taken."""
-        partial = self.partial
-        partial += data
-        start, end = 0, len(partial)
+        self._append(data)
+        start, end = self._whole_end, self._end
         while end - start >= PREFIX_BYTES:
-            is_compressed, size = _PREFIX.unpack_from(partial, start)
+            is_compressed, size = _PREFIX.unpack_from(self._uncut, start)
             if is_compressed:
                 raise MessageError(Outcome(grpc.StatusCode.INTERNAL, "the server sent a compressed message"))
             if size > self._max_message_bytes:
                 text = f"CLIENT: Received message larger than max ({size} vs. {self._max_message_bytes})"
                 raise MessageError(Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
-            message_end = start + PREFIX_BYTES + size
-            if message_end > end:
+            if start + PREFIX_BYTES + size > end:
                 break
-            self.messages.append(bytes(partial[start + PREFIX_BYTES : message_end]))
+            start += PREFIX_BYTES + size
+        self._whole_end = start
+        if len(self.messages) < KEPT_APART:
+            self.cut()
+        self._set_plain()
+
+    def cut(self) -> bool:
+        """Make messages of what waits in one piece, as many as may wait apart; return whether there is one now."""
+        start, messages = self._begin, self.messages
+        if start == self._whole_end:
+            return bool(messages)
+        while start < self._whole_end and len(messages) < KEPT_APART:
+            _, size = _PREFIX.unpack_from(self._uncut, start)
+            message_end = start + PREFIX_BYTES + size
+            messages.append(bytes(self._uncut[start + PREFIX_BYTES : message_end]))
             start = message_end
-        if start:
-            del partial[:start]
-        self.is_plain = not partial and self._max_message_bytes >= MAX_FRAME_BYTES
+        self._begin = start
+        if start == self._whole_end:
+            self._uncut = self._uncut[start : self._end]
+            self._end -= start
+            self._begin = self._whole_end = 0
+            self._set_plain()
+        return bool(messages)
+
+    def drop(self) -> None:
+        """Forget everything that waits."""
+        self.messages.clear()
+        self._uncut = bytearray()
+        self._begin = self._whole_end = self._end = 0
 
     def account(self) -> bool:
-        """Give the window back if nothing waits; return False if the peer sent more than the window."""
-        if self.unreturned_bytes > WINDOW_BYTES:
+        """Look at the window once half of it is used: give it back to a reader that waits for more of one message.
+
+        Return False if the peer sent more than the window.
+        """
+        if self.unreturned_bytes > STREAM_WINDOW_BYTES:
             return False
-        if not self.messages:
-            self.reopen()
+        if self.waiter is not None:
+            self.give_back_if_due()
         return True
 
     def give_back_if_due(self) -> None:
         """Give the window back once half of it is used and nothing waits: for the reader, after each message."""
-        if self.unreturned_bytes > self.HALF_WINDOW_BYTES and not self.messages:
-            self.reopen()
-
-    def reopen(self) -> None:
-        """Give back the window for all that came."""
-        increment, self.unreturned_bytes = self.unreturned_bytes, 0
-        if self.give_back is not None and increment:
-            self.give_back(increment)
+        if self.unreturned_bytes > self.HALF_WINDOW_BYTES and not self.messages and self._begin == self._whole_end:
+            increment, self.unreturned_bytes = self.unreturned_bytes, 0
+            if self.give_back is not None:
+                self.give_back(increment)
 
     def wake(self) -> None:
         """Let the reader look again."""
@@ -124,9 +165,29 @@ class Inbox:
         """Return at the next `wake`. One reader at a time."""
         if self.waiter is not None:
             raise RuntimeError("a stream is read by one task at a time")
+        self.give_back_if_due()
         waiter = self.waiter = self._loop.create_future()
         try:
             await waiter
         finally:
             if self.waiter is waiter:
                 self.waiter = None
+
+    def pack(self) -> None:
+        """Put messages that were cut already back into one piece, all but the first."""
+        messages = self.messages
+        behind = [messages.pop() for _ in range(len(messages) - KEPT_APART)]
+        # All that may still come before the window is given back fits: growing would leave holes in the heap.
+        self._uncut = bytearray(STREAM_WINDOW_BYTES)
+        for one in reversed(behind):
+            self._append(_PREFIX.pack(0, len(one)) + one)
+        self._whole_end = self._end
+        self.is_plain = False
+
+    def _append(self, data: bytes) -> None:
+        end = self._end + len(data)
+        self._uncut[self._end : end] = data
+        self._end = end
+
+    def _set_plain(self) -> None:
+        self.is_plain = self.has_headers and not self._end and self._max_message_bytes >= MAX_FRAME_BYTES

@@ -143,7 +143,7 @@ class Streams:
         inbox = owner.inbox
         if is_last:
             outcome = outcome_of_trailers(fields)
-            if outcome.status is grpc.StatusCode.OK and inbox.partial:
+            if outcome.status is grpc.StatusCode.OK and inbox.is_within_message:
                 outcome = Outcome(grpc.StatusCode.INTERNAL, "the server ended the stream within a message")
             self._end_by_server(stream_id, outcome)
         elif inbox.has_headers:

@@ -1,6 +1,7 @@
 """The group of commands, and how the process ends.
 
-It owns exit codes: 0 done, 1 a call failed, 2 wrong usage, 130 interrupted.
+It owns exit codes: 0 done, 1 a call failed or its generation was cancelled by somebody else, 2 wrong usage, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import sys
 import click
 
 from headrace._version import __version__
+from headrace.cli._admin import admin
 from headrace.cli._chat import chat
 from headrace.cli._connection import INTERRUPTED
 from headrace.cli._generate import generate
+from headrace.cli._generations import cancel, status
 from headrace.cli._models import models
 from headrace.cli._ttft import ttft
 
@@ -25,9 +28,12 @@ def app() -> None:
     """Talk to a Headrace streaming inference service."""
 
 
+app.add_command(admin)
+app.add_command(cancel)
 app.add_command(chat)
 app.add_command(generate)
 app.add_command(models)
+app.add_command(status)
 app.add_command(ttft)
 
 

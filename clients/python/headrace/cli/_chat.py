@@ -12,6 +12,7 @@ import click
 
 from headrace import AsyncClient, HeadraceError, RequestFields
 from headrace.cli._connection import CallFailed, Connection, connection_options
+from headrace.cli._progress import Progress, text_pieces
 from headrace.cli._sampling import sampling_options
 
 __all__ = ["chat"]
@@ -30,14 +31,21 @@ class _Conversation:
         """Send one user turn and print the answer as it comes; cancelling stops it."""
         self.turns.append(("user", text))
         pieces: list[str] = []
+        note = ""
         try:
             self.fields["chat"] = self.turns
             async with self.client.generate(timeout_s=self.timeout_s, **self.fields) as stream:
-                async for piece in stream.deltas():
+                async for piece in text_pieces(stream, Progress()):
                     pieces.append(piece)
                     click.echo(piece, nl=False)
+            note = _ending_note(stream.finish_reasons.get(0))
+        except asyncio.CancelledError:
+            note = "cancelled"
+            raise
         finally:
             click.echo()
+            if note:
+                click.echo(f"({note})", err=True)
             if pieces:
                 self.turns.append(("assistant", "".join(pieces)))
             else:
@@ -71,6 +79,11 @@ def chat(*, connection: Connection, model: str | None, system: str | None, field
                 _take_turn(runner, conversation, line, is_interactive=is_interactive)
         finally:
             runner.run(client.close())
+
+
+def _ending_note(finish_reason: str | None) -> str:
+    """Return what a person should know of an answer's end: nothing where the model came to its end."""
+    return "" if finish_reason in (None, "STOP") else finish_reason.lower().replace("_", " ")
 
 
 def _take_turn(runner: asyncio.Runner, conversation: _Conversation, line: str, *, is_interactive: bool) -> None:

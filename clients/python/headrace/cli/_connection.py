@@ -12,6 +12,7 @@ import click
 
 from headrace import AsyncClient, HeadraceError, TlsConfig
 from headrace._aio import DEFAULT_TARGET
+from headrace._unary import metadata_pairs
 
 __all__ = ["INTERRUPTED", "CallFailed", "Connection", "connection_options", "failure_line"]
 
@@ -65,18 +66,22 @@ def _metadata(_context: click.Context, _option: click.Parameter, values: Sequenc
         if not key or not equals:
             raise click.BadParameter(f"{value!r} is not KEY=VALUE")
         pairs.append((key.strip().lower(), text))
+    try:
+        metadata_pairs(pairs)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
     return tuple(pairs)
 
 
+TARGET: Final = click.option(
+    "--target",
+    envvar="HEADRACE_TARGET",
+    default=DEFAULT_TARGET,
+    show_default=True,
+    show_envvar=True,
+    help="Where the service is.",
+)
 OPTIONS: Final = (
-    click.option(
-        "--target",
-        envvar="HEADRACE_TARGET",
-        default=DEFAULT_TARGET,
-        show_default=True,
-        show_envvar=True,
-        help="Where the service is.",
-    ),
     click.option(
         "--timeout",
         "timeout_s",
@@ -98,8 +103,10 @@ OPTIONS: Final = (
 )
 
 
-def connection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `Connection` to a command, which gets it as `connection`."""
+def connection_options(
+    command: Callable[..., None], target: Callable[[Callable[..., None]], Callable[..., None]] = TARGET
+) -> Callable[..., None]:
+    """Add the options of `Connection` to a command, which gets it as `connection`; `target` is the option for where."""
 
     @functools.wraps(command)
     def with_connection(
@@ -128,6 +135,6 @@ def connection_options(command: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
 
-    for option in reversed(OPTIONS):
+    for option in reversed((target, *OPTIONS)):
         with_connection = option(with_connection)
     return with_connection

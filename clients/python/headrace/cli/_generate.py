@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from typing import Any
 
 import click
-from google.protobuf.json_format import MessageToDict
+import grpc
 
-from headrace import GenerationStream, RequestFields
+from headrace import GenerationStream, RequestFields, errors
 from headrace.cli._connection import Connection, connection_options
+from headrace.cli._output import print_json
+from headrace.cli._progress import Progress, cancelled_line, text_pieces
 from headrace.cli._sampling import sampling_options
 from headrace.cli._summary import summary_line
 
@@ -22,34 +22,53 @@ __all__ = ["generate"]
 @click.argument("prompt")
 @sampling_options
 @click.option("--json", "as_json", is_flag=True, help="Print every event as one line of JSON instead of text.")
+@click.option(
+    "-v", "--verbose", "is_verbose", is_flag=True, help="Tell the id of the generation as soon as it is known."
+)
 @connection_options
-def generate(*, connection: Connection, prompt: str, model: str | None, as_json: bool, fields: RequestFields) -> None:
+def generate(
+    *,
+    connection: Connection,
+    prompt: str,
+    model: str | None,
+    as_json: bool,
+    is_verbose: bool,
+    fields: RequestFields,
+) -> None:
     """Continue PROMPT and print the text as it comes; "-" reads the prompt from standard input.
 
     Text goes to standard output, a line with usage and timing to standard
-    error. Ctrl-C cancels the generation.
+    error. Ctrl-C cancels the generation. One that somebody else cancels ends
+    with exit code 1 behind the text that there is.
     """
     if prompt == "-":
         prompt = sys.stdin.read()
     fields["prompt"] = prompt
-    asyncio.run(_generate(connection, model, fields, as_json=as_json))
+    asyncio.run(_generate(connection, model, fields, Progress(is_verbose=is_verbose), as_json=as_json))
 
 
-async def _generate(connection: Connection, model: str | None, fields: RequestFields, *, as_json: bool) -> None:
+async def _generate(
+    connection: Connection, model: str | None, fields: RequestFields, progress: Progress, *, as_json: bool
+) -> None:
     async with connection.client() as client:
         fields["model"] = model or await client.default_model(timeout_s=connection.timeout_s)
         async with client.generate(timeout_s=connection.timeout_s, **fields) as stream:
-            if as_json:
-                await _print_events(stream)
-            else:
-                await _print_text(stream)
+            try:
+                await (_print_events(stream, progress) if as_json else _print_text(stream, progress))
+            except asyncio.CancelledError:
+                click.echo(cancelled_line(stream), err=True)
+                raise
             click.echo(summary_line(stream), err=True)
+    if "CANCELLED" in stream.finish_reasons.values():
+        raise errors.Cancelled(
+            f"generation {stream.generation_id} was stopped by CancelGeneration", status=grpc.StatusCode.CANCELLED
+        )
 
 
-async def _print_text(stream: GenerationStream) -> None:
+async def _print_text(stream: GenerationStream, progress: Progress) -> None:
     ends_line = True
     try:
-        async for piece in stream.deltas():
+        async for piece in text_pieces(stream, progress):
             click.echo(piece, nl=False)  # flushes
             ends_line = piece.endswith("\n")
     finally:
@@ -57,7 +76,10 @@ async def _print_text(stream: GenerationStream) -> None:
             click.echo()
 
 
-async def _print_events(stream: GenerationStream) -> None:
-    async for event in stream:
-        fields: dict[str, Any] = MessageToDict(event, preserving_proto_field_name=True)
-        click.echo(json.dumps(fields, ensure_ascii=False))
+async def _print_events(stream: GenerationStream, progress: Progress) -> None:
+    try:
+        async for event in stream:
+            progress.note(stream, event)
+            print_json(event)
+    finally:
+        progress.clear()

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.table import Table
 
 from headrace.cli._connection import Connection, connection_options
-from headrace.cli._output import print_table
+from headrace.cli._output import enum_word, print_table
 from headrace.v1 import model_pb2
 
 __all__ = ["models"]
@@ -31,10 +31,10 @@ def models(*, connection: Connection, as_json: bool) -> None:
         table.add_row(
             model.id,
             ", ".join(model.aliases),
-            _word(model_pb2.ModelState, model.state, "MODEL_STATE_"),
+            enum_word(model_pb2.ModelState, model.state, "MODEL_STATE_"),
             str(model.max_context_tokens or "-"),
             str(model.max_output_tokens or "-"),
-            ", ".join(_word(model_pb2.ModelCapability, item, "MODEL_CAPABILITY_") for item in model.capabilities),
+            ", ".join(enum_word(model_pb2.ModelCapability, item, "MODEL_CAPABILITY_") for item in model.capabilities),
         )
     print_table(table)
 
@@ -42,10 +42,3 @@ def models(*, connection: Connection, as_json: bool) -> None:
 async def _list(connection: Connection) -> list[model_pb2.Model]:
     async with connection.client() as client:
         return await client.list_models(timeout_s=connection.timeout_s)
-
-
-def _word(enum: type[model_pb2.ModelState] | type[model_pb2.ModelCapability], value: int, prefix: str) -> str:
-    try:
-        return enum.Name(value).removeprefix(prefix).lower()
-    except ValueError:  # of a newer service
-        return str(value)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from headrace import RequestFields
+from headrace._requests import PRIORITIES, build_request
 
 __all__ = ["sampling_options"]
 
@@ -21,6 +22,14 @@ OPTIONS: Final = (
     click.option("--top-k", type=int),
     click.option("--seed", type=int, help="Makes sampling repeatable."),
     click.option("--stop", multiple=True, help="Stop at this text (repeatable)."),
+    click.option(
+        "--time-limit",
+        "time_limit_s",
+        type=float,
+        help="Seconds after which the text ends early; --timeout ends the call as failed.",
+    ),
+    click.option("--priority", type=click.Choice(list(PRIORITIES)), help="batch waits behind interactive requests."),
+    click.option("--queue", "queue_events", is_flag=True, help="Show the place in the waiting line on standard error."),
 )
 
 
@@ -36,6 +45,9 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
         top_k: int | None,
         seed: int | None,
         stop: tuple[str, ...],
+        time_limit_s: float | None,
+        priority: str | None,
+        queue_events: bool,
         **options: Any,
     ) -> None:
         fields: RequestFields = {}
@@ -51,8 +63,23 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
             fields["seed"] = seed
         if stop:
             fields["stop"] = stop
+        if time_limit_s is not None:
+            fields["time_limit_s"] = time_limit_s
+        if priority is not None:
+            fields["priority"] = priority
+        if queue_events:
+            fields["queue_events"] = True
+        _check(fields)
         command(fields=fields, **options)
 
     for option in reversed(OPTIONS):
         with_fields = option(with_fields)
     return with_fields
+
+
+def _check(fields: RequestFields) -> None:
+    """Refuse what no message can hold, such as a number of too many digits."""
+    try:
+        build_request({**fields, "prompt": ""})
+    except TypeError as error:
+        raise click.UsageError(str(error)) from error
