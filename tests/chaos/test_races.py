@@ -1,0 +1,106 @@
+"""Races that storms found, each made to happen: whoever ends a generation, and whenever, its reader is told an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+import pytest
+
+from headrace.v1 import generation_pb2 as gen
+from headrace.v1 import generation_pb2_grpc
+from service.backends.base import EngineItem, EngineRequest
+from service.backends.simulator import SimulatorBackend
+from service.generation.limits import Limits
+from tests.support.service import Failure, RunningService, running_service, script, simulated_model
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(30)]
+
+# Far beyond what any of these takes: a call that ends with it was told nothing.
+TIMEOUT_S = 6.0
+LIMIT_S = 0.3
+
+
+class SlowToStop(SimulatorBackend):
+    """Needs a while to let go of a run, as an engine does that has to be asked. `is_stopping` is set meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stopping = asyncio.Event()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
+        try:
+            async for item in super().generate(request):
+                yield item
+        finally:
+            self.is_stopping.set()
+            await asyncio.sleep(2 * LIMIT_S)
+
+
+async def cancel(service: RunningService, generation_id: str) -> None:
+    await service.generation.CancelGeneration(gen.CancelGenerationRequest(generation_id=generation_id), timeout=2)
+
+
+async def rest_of(call: Any) -> list[str]:
+    """Return the kinds of the events that still come."""
+    kinds = []
+    while (event := await call.read()) is not grpc.aio.EOF:
+        kinds.append(event.WhichOneof("event"))
+    return kinds
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("by", ["a cancel", "its time limit"])
+async def test_a_generation_that_is_ended_while_the_engine_stops_at_a_stop_string_ends_well(
+    by: str, choices: int
+) -> None:
+    backend = SlowToStop()
+    async with running_service(simulated_model("sim", backend=backend)) as service:
+        request = gen.GenerateRequest(
+            model="sim", prompt=script(tokens=["a", "STOP"], token_ms=100), sampling={"max_output_tokens": 100}
+        )
+        request.stop.sequences.append("STOP")
+        request.choice_count = choices
+        if by == "its time limit":
+            request.time_limit.FromNanoseconds(round(LIMIT_S * 1e9))
+        call = service.generation.Generate(request, timeout=TIMEOUT_S)
+        started = (await call.read()).started
+        await backend.is_stopping.wait()
+        if by == "a cancel":
+            await cancel(service, started.generation_id)
+        kinds = await rest_of(call)
+        assert kinds[-1] == "completed"
+        assert kinds.count("choice_finished") == choices
+
+
+async def test_a_cancel_behind_a_time_limit_ends_a_generation_whose_reader_holds_it_up() -> None:
+    async with running_service(limits=Limits(reader_s=TIMEOUT_S, room_s=TIMEOUT_S)) as service:
+        request = gen.GenerateRequest(
+            model="sim", prompt=script(tokens=["x" * 2000]), sampling={"max_output_tokens": 4000}
+        )
+        request.time_limit.FromNanoseconds(round(LIMIT_S * 1e9))
+        # Without the probe of the bandwidth a reader that has stopped holds 64 KiB, and not some MB.
+        options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options) as channel:
+            call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(request, timeout=TIMEOUT_S)
+            started = (await call.read()).started
+            await asyncio.sleep(2 * LIMIT_S)  # the limit passes, and nothing tells it to who does not read
+            await cancel(service, started.generation_id)
+            assert (await rest_of(call))[-2:] == ["choice_finished", "completed"]
+
+
+async def test_the_last_sequence_of_a_failure_is_that_of_the_last_event_that_came() -> None:
+    async with running_service(limits=Limits(reader_s=LIMIT_S, room_s=LIMIT_S)) as service:
+        request = gen.GenerateRequest(
+            model="sim", prompt=script(tokens=["x" * 2000]), sampling={"max_output_tokens": 4000}
+        )
+        call = service.generation.Generate(request, timeout=TIMEOUT_S)
+        last = (await call.read()).sequence
+        await asyncio.sleep(3 * LIMIT_S)  # reads nothing for longer than it may
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            while (event := await call.read()) is not grpc.aio.EOF:
+                last = event.sequence
+        assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert Failure(failure.value, last).info.metadata["lastSequence"] == str(last)
