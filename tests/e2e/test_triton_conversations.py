@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from headrace.v1 import generation_pb2 as gen
 from tests.support.processes import Process
 from tests.support.triton_parts import LIB
-from tests.support.triton_server import LLAMA_SLOTS, RealTriton, running_triton
+from tests.support.triton_server import RealTriton, running_triton
 from tests.support.triton_serving import CONTRACTS, Answer, ask, serving, tokenizer_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.triton, pytest.mark.timeout(180)]
@@ -33,6 +34,8 @@ with_a_model = pytest.mark.parametrize("contract", [name for name in CONTRACTS i
 QUESTION = "Q: What is the capital of France?\nA:"
 # Both ask for text whose characters span tokens.
 PROMPTS = (QUESTION, "English: cat, Japanese: 猫\nEnglish: dog, Japanese: 犬\nEnglish: fish, Japanese:")
+GREEDY = {"temperature": 0.0}
+BY_IDS: dict[str, Answer] = {}
 LENGTH, STOP = gen.FINISH_REASON_LENGTH, gen.FINISH_REASON_STOP
 
 
@@ -43,13 +46,21 @@ def scripted(all_scripted: RealTriton, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def gemma(all_llama: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("gemma"), all_llama.url, tokenizer_file(), health_interval_s=5) as running:
+def gemma(llama_triton: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("gemma"), llama_triton.url, tokenizer_file(), health_interval_s=5) as running:
         yield target(running)
 
 
 def target(running: Process) -> str:
     return f"127.0.0.1:{running.port}"
+
+
+async def by_ids(service: str, prompt: str, limit: int, **fields: Any) -> Answer:
+    """Return what the token-level contract answers; asked once for all the contracts that are held against it."""
+    key = f"{service} {prompt} {limit} {fields}"
+    if key not in BY_IDS:
+        BY_IDS[key] = await ask(service, "raw", prompt, limit, sampling=GREEDY, **fields)
+    return BY_IDS[key]
 
 
 def assert_whole(answer: Answer, reason: int) -> None:
@@ -132,9 +143,8 @@ async def test_several_choices_are_runs_of_their_own(scripted: str, contract: st
 @with_a_model
 @pytest.mark.parametrize("prompt", PROMPTS)
 async def test_a_real_model_says_the_same_over_every_contract(gemma: str, contract: str, prompt: str) -> None:
-    greedy = {"temperature": 0.0}
-    wanted = await ask(gemma, "raw", prompt, 16, sampling=greedy)
-    answer = await ask(gemma, contract, prompt, 16, sampling=greedy)
+    wanted = await by_ids(gemma, prompt, 16)
+    answer = await ask(gemma, contract, prompt, 16, sampling=GREEDY)
     assert_whole(answer, wanted.finished.reason)
     assert answer.text == wanted.text
     assert "\ufffd" not in answer.text
@@ -142,31 +152,34 @@ async def test_a_real_model_says_the_same_over_every_contract(gemma: str, contra
 
 
 async def test_the_token_level_text_is_what_the_model_is_known_to_say(gemma: str) -> None:
-    answer = await ask(gemma, "raw", QUESTION, 4, sampling={"temperature": 0.0})
+    answer = await ask(gemma, "raw", QUESTION, 4, sampling=GREEDY)
     assert answer.text.startswith(" Paris")
 
 
 @with_a_model
 async def test_the_seed_decides_what_is_sampled(gemma: str, contract: str) -> None:
-    async def text(seed: int) -> str:
-        answer = await ask(gemma, contract, "Once upon a time", 6, sampling={"temperature": 1.0, "seed": seed})
-        assert_whole(answer, LENGTH)
-        return answer.text
+    async def texts() -> list[str]:
+        answers = []
+        for seed in (1, -1, 2**40):
+            answers.append(
+                await ask(gemma, contract, "Once upon a time", 6, sampling={"temperature": 1.0, "seed": seed})
+            )
+            assert_whole(answers[-1], LENGTH)
+        return [answer.text for answer in answers]
 
-    # A prompt from the engine's cache and one that is computed differ in the last bits of their logits, and a
-    # sampled token may then be another: all that are compared find the cache of their slot filled.
-    for _ in range(2 * LLAMA_SLOTS):
-        await text(0)
-    first = [await text(seed) for seed in (1, -1, 2**40)]
-    assert [await text(seed) for seed in (1, -1, 2**40)] == first
+    # A prompt from the engine's cache, or another request in the same batch, changes the last bits of the logits,
+    # and now and then the token that is sampled from them. A seed that is lost would do it every time.
+    for _ in range(3):
+        first = await texts()
+        if is_same := await texts() == first:
+            break
+    assert is_same
     assert len(set(first)) == 3
 
 
 @with_a_model
 async def test_a_real_model_stops_at_a_text_that_spans_tokens(gemma: str, contract: str) -> None:
-    answer = await ask(
-        gemma, contract, "Count: one, two, three,", 40, sampling={"temperature": 0.0}, stop={"sequences": ["ive, s"]}
-    )
+    answer = await ask(gemma, contract, "Count: one, two, three,", 40, sampling=GREEDY, stop={"sequences": ["ive, s"]})
     assert_whole(answer, STOP)
     assert answer.text == " four, f"
 
@@ -186,7 +199,7 @@ async def test_a_schema_is_obeyed_or_refused_by_name(gemma: str, contract: str) 
         contract,
         "A city as JSON: ",
         40,
-        sampling={"temperature": 0.0},
+        sampling=GREEDY,
         constraint={"json_schema": json.dumps(SCHEMA)},
     )
     if contract == "llmapi":
@@ -199,7 +212,7 @@ async def test_a_schema_is_obeyed_or_refused_by_name(gemma: str, contract: str) 
 
 @with_a_model
 async def test_log_probs_are_those_of_the_tokens_or_refused_by_name(gemma: str, contract: str) -> None:
-    answer = await ask(gemma, contract, QUESTION, 6, sampling={"temperature": 0.0}, output={"logprobs": True})
+    answer = await ask(gemma, contract, QUESTION, 6, sampling=GREEDY, output={"logprobs": True})
     if contract == "llmapi":
         assert answer.code is grpc.StatusCode.FAILED_PRECONDITION
         assert "output.logprobs" in answer.details
@@ -209,18 +222,18 @@ async def test_log_probs_are_those_of_the_tokens_or_refused_by_name(gemma: str, 
     assert len(entries) == 6
     assert b"".join(entry.raw_bytes for entry in entries).decode() == answer.text
     assert all(entry.logprob <= 0 and math.isfinite(entry.logprob) for entry in entries)
-    wanted = await ask(gemma, "raw", QUESTION, 6, sampling={"temperature": 0.0}, output={"logprobs": True})
+    wanted = await by_ids(gemma, QUESTION, 6, output={"logprobs": True})
     exact = [entry.logprob for delta in wanted.deltas for entry in delta.logprobs]
     assert [entry.logprob for entry in entries] == pytest.approx(exact, abs=1e-4)
 
 
 async def test_the_token_level_contract_has_ids_and_takes_ids(gemma: str) -> None:
     output = {"logprobs": True, "token_ids": True}
-    first = await ask(gemma, "raw", QUESTION, 6, sampling={"temperature": 0.0}, output=output)
+    first = await ask(gemma, "raw", QUESTION, 6, sampling=GREEDY, output=output)
     ids = [token_id for delta in first.deltas for token_id in delta.token_ids]
     assert len(ids) == 6
     assert [entry.token_id for delta in first.deltas for entry in delta.logprobs] == ids
-    again = await ask(gemma, "raw", "", 6, tokens={"ids": [2, *ids]}, sampling={"temperature": 0.0})
+    again = await ask(gemma, "raw", "", 6, tokens={"ids": [2, *ids]}, sampling=GREEDY)
     assert again.code is grpc.StatusCode.OK, again.details
 
 

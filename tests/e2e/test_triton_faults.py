@@ -44,7 +44,8 @@ STREAMS = 32
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
     """A server of this file's own: generations that never end stay behind, and BLS loses an instance with each."""
     folder = tmp_path_factory.mktemp("triton")
-    with running_all_scripted(folder, slots=STREAMS, bls_instances="8") as server:
+    models = [CONTRACTS[name] for name in FAILING]
+    with running_all_scripted(folder, slots=STREAMS, models=models, bls_instances="8") as server:
         yield server
 
 
@@ -130,8 +131,8 @@ async def test_the_final_flag_may_come_by_itself(running: Process, contract: str
 
 
 @every_contract
-async def test_a_response_that_is_too_large_says_so(running: Process, contract: str) -> None:
-    answer = await fault(running, contract, "fault=big fault_after=2", tokens=8_000_000)
+async def test_a_response_that_is_too_large_says_so(patient: Process, contract: str) -> None:
+    answer = await fault(patient, contract, "fault=big fault_after=2", tokens=8_000_000)
     assert answer.code is Code.INTERNAL
     assert "too large" in answer.details
 
@@ -139,7 +140,8 @@ async def test_a_response_that_is_too_large_says_so(running: Process, contract: 
 @pytest.mark.report("J01")
 @every_contract
 async def test_a_prompt_of_five_megabytes_passes(patient: Process, contract: str) -> None:
-    prompt = "token_ms=0 " + "x" * 5 * 1024 * 1024
+    # A token is a byte here, and an id has four.
+    prompt = "token_ms=0 " + "x" * (1_250_000 if contract == "raw" else 5_000_000)
     answer = await ask(target(patient), contract, prompt, 5, timeout_s=60)
     assert answer.code is Code.OK, answer.details
     assert len(answer.text) == 5
@@ -163,11 +165,12 @@ async def test_a_model_process_that_is_killed_ends_its_streams_and_serves_again_
     # Servers of its own: a process that dies with the lock of the memory it shares with Triton 2.51
     # can take the server down when the model is loaded again. That is Triton's, and happens to one in many.
     left = ["ensemble", "bls", "raw", "llmapi", "vllm"]
+    models = [CONTRACTS[name] for name in left]
     for attempt in ("first", "second", "third"):
         folder = tmp_path / attempt
         folder.mkdir()
         with (
-            running_all_scripted(folder) as server,
+            running_all_scripted(folder, models=models) as server,
             serving(folder, server.url, tokenizer_file("--scripted"), QUICK) as service,
         ):
             while left and await kills_and_loads(service, server, left[0], may_die=attempt != "third"):
@@ -224,24 +227,27 @@ async def test_a_model_that_is_unloaded_finishes_its_streams_and_is_not_there_fo
 
 
 @pytest.mark.parametrize(
-    ("contract", "how", "limit_s"),
-    [("ensemble", signal.SIGKILL, 2), ("ensemble", signal.SIGTERM, 10), ("raw", signal.SIGKILL, 2)],
+    ("contracts", "how", "limit_s"),
+    [(["ensemble", "raw"], signal.SIGKILL, 2), (["ensemble"], signal.SIGTERM, 10)],
+    ids=["killed", "in order"],
 )
 async def test_a_server_that_restarts_under_32_streams(
-    contract: str, how: signal.Signals, limit_s: float, tmp_path: Path
+    contracts: list[str], how: signal.Signals, limit_s: float, tmp_path: Path
 ) -> None:
     ports = free_ports(3)
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
+    each = [name for name in contracts for _ in range(STREAMS // len(contracts))]
+    slots = STREAMS + 8
     with (
-        running_triton(first, "scripted", ports=ports, slots=STREAMS + 8) as triton,
-        serving(tmp_path, triton.url, tokenizer_file("--scripted"), only=[contract]) as service,
+        running_triton(first, "scripted", ports=ports, slots=slots) as triton,
+        serving(tmp_path, triton.url, tokenizer_file("--scripted"), only=contracts) as service,
     ):
         where = target(service)
-        asked = [ask(where, contract, "token_ms=20", 2000, timeout_s=60) for _ in range(STREAMS)]
+        asked = [ask(where, name, "token_ms=20", 2000, timeout_s=60) for name in each]
         streams = [asyncio.create_task(one) for one in asked]
-        await eventually(lambda: triton.running() >= STREAMS, 20)
+        await eventually(lambda: triton.running() >= STREAMS, 60)
         begun_s = time.monotonic()
         if how is signal.SIGKILL:
             # Of the server and its models' processes, not of the script that would clean up after them.
@@ -253,8 +259,9 @@ async def test_a_server_that_restarts_under_32_streams(
         assert {answer.code for answer in answers} == {Code.UNAVAILABLE}
         assert all(answer.details for answer in answers)
         triton.process.wait(20)
-        with running_triton(second, "scripted", ports=ports, slots=STREAMS + 8):
-            assert await comes_back(where, contract) < 5
+        with running_triton(second, "scripted", ports=ports, slots=slots):
+            for name in contracts:
+                assert await comes_back(where, name) < 5
             # No slot is lost: as many as before run at once again.
-            again = await asyncio.gather(*(ask(where, contract, "token_ms=1", 50) for _ in range(STREAMS)))
+            again = await asyncio.gather(*(ask(where, name, "token_ms=1", 50) for name in each))
             assert {answer.code for answer in again} == {Code.OK}

@@ -51,7 +51,9 @@ class Mortal:
         self.now = self._opened.enter_context(server)
 
     def stop(self) -> None:
-        """End it in order."""
+        """End it in order, if it still runs."""
+        self.now.process.send_signal(signal.SIGTERM)
+        self.now.process.wait(15)
         self._opened.close()
 
     def kill(self) -> None:

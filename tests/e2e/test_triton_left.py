@@ -55,6 +55,8 @@ class Call:
         request = gen.GenerateRequest(model=contract, prompt=prompt, sampling={"max_output_tokens": tokens})
         self.call: Any = generation_pb2_grpc.GenerationServiceStub(self._channel).Generate(request, timeout=timeout_s)
         self.text = ""
+        # The id of its run in the engine.
+        self.run = ""
 
     async def read(self, length: int) -> None:
         """Read until the text is at least that long."""
@@ -62,6 +64,8 @@ class Call:
             event = await self.call.read()
             assert event is not grpc.aio.EOF, await self.call.details()
             self.text += event.delta.text
+            if event.HasField("started"):
+                self.run = f"{event.started.generation_id}-0"
 
     async def failure(self) -> grpc.aio.AioRpcError:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -205,20 +209,19 @@ async def test_a_drain_ends_what_runs_and_stops_the_engine(all_scripted: RealTri
     assert all(end["tokens"] < TOKENS / 2 for end in ends)
 
 
-@pytest.mark.parametrize("contract", REACHED)
-async def test_a_service_that_is_killed_leaves_no_engine_running(
-    all_scripted: RealTriton, contract: str, tmp_path: Path
-) -> None:
+async def test_a_service_that_is_killed_leaves_no_engine_running(all_scripted: RealTriton, tmp_path: Path) -> None:
     """Nobody sends a stop then: Triton sees the closed connection, and an ensemble's engine does not hear of it."""
     log = EngineLog(all_scripted.event_log)
     with serving(tmp_path, all_scripted.url, tokenizer_file("--scripted")) as service:
-        async with Call(service, contract, PROMPT, tokens=150) as call:
-            await call.read(3)
+        async with contextlib.AsyncExitStack() as stack:
+            calls = {name: await stack.enter_async_context(Call(service, name, PROMPT, tokens=150)) for name in REACHED}
+            await asyncio.gather(*(call.read(3) for call in calls.values()))
             service.send(signal.SIGKILL)
-            end = await log.next("end")
+            ends = {name: await log.next("end", id=call.run) for name, call in calls.items()}
         await service.ended()
-    if contract in ("ensemble", "bls-forward"):
-        assert end["tokens"] == 150, "not reachable without the service: documented"
-    else:
-        assert end["reason"] == "cancel_seen"
-        assert end["tokens"] < 100
+    for name, end in ends.items():
+        if name in ("ensemble", "bls-forward"):
+            assert end["tokens"] == 150, "not reachable without the service: documented"
+        else:
+            assert end["reason"] == "cancel_seen"
+            assert end["tokens"] < 100

@@ -35,7 +35,8 @@ LIMIT_S = 0.150
 
 @pytest.fixture(scope="module")
 def scripted(scripted_triton: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(tmp_path_factory.mktemp("scripted"), backend="triton", triton_url=scripted_triton.url) as running:
+    settings = {"backend": "triton", "triton_url": scripted_triton.url, "max_running": SCRIPTED_SLOTS}
+    with stack(tmp_path_factory.mktemp("scripted"), **settings) as running:
         yield running
 
 

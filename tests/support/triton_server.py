@@ -8,6 +8,7 @@ with those of all of them.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,6 @@ __all__ = [
     "ALL_SLOTS",
     "SCRIPTED_SLOTS",
     "RealTriton",
-    "all_llama",
     "all_scripted",
     "llama_triton",
     "running_all_scripted",
@@ -38,11 +38,14 @@ __all__ = [
     "scripted_triton",
 ]
 
+logger = logging.getLogger(__name__)
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "scripts" / "triton" / "serve"
 # Making the environment takes about a minute the first time.
 SETUP_S = 600
 READY_S = 60
+STARTS = 4
 LLAMA_SLOTS = 4
 SCRIPTED_SLOTS = 16
 ALL_SLOTS = 64
@@ -91,24 +94,16 @@ class RealTriton:
 
 @pytest.fixture(scope="session")
 def llama_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
-    """The repository as it is served: llama.cpp with the sample model."""
-    with running_triton(tmp_path_factory.mktemp("triton"), "llamacpp") as server:
+    """The models of every contract, with the sample model in llama.cpp: about 1.5 GB of memory."""
+    folder = tmp_path_factory.mktemp("triton")
+    with running_triton(folder, "llamacpp", contract="all", bls_instances="1") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def scripted_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
-    """The same repository with the scripted engine, and models that can be loaded again."""
-    with running_triton(
-        tmp_path_factory.mktemp("triton"), "scripted", "--model-control-mode=explicit", "--load-model=*"
-    ) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def all_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
-    """The models of every contract, with the sample model: about 1.5 GB of memory."""
-    with running_triton(tmp_path_factory.mktemp("triton"), "llamacpp", contract="all") as server:
+    """The repository of the ensemble with the scripted engine, and models that can be loaded again."""
+    with running_triton(tmp_path_factory.mktemp("triton"), "scripted", *loadable(["*"])) as server:
         yield server
 
 
@@ -120,11 +115,17 @@ def all_scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTrito
 
 
 @contextmanager
-def running_all_scripted(folder: Path, slots: int = ALL_SLOTS, **settings: str) -> Iterator[RealTriton]:
-    """Run a Triton with the models of every contract and the scripted engine, which can be loaded again."""
-    loadable = ("--model-control-mode=explicit", "--load-model=*")
-    with running_triton(folder, "scripted", *loadable, contract="all", slots=slots, **settings) as server:
+def running_all_scripted(
+    folder: Path, slots: int = ALL_SLOTS, models: Sequence[str] = ("*",), **settings: str
+) -> Iterator[RealTriton]:
+    """Run a Triton with `models` of all contracts' repository and the scripted engine; they can be loaded again."""
+    with running_triton(folder, "scripted", *loadable(models), contract="all", slots=slots, **settings) as server:
         yield server
+
+
+def loadable(models: Sequence[str]) -> list[str]:
+    """Return the arguments with which tritonserver loads these models, and others when it is asked to."""
+    return ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
 
 
 @contextmanager
@@ -143,6 +144,9 @@ def running_triton(
     variables of scripts/triton/serve without HEADRACE_TRITON_, in small letters.
     """
     environ = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
+    if contract == "ensemble":
+        # Nobody calls the BLS model there, whose instances are processes.
+        environ["HEADRACE_TRITON_BLS_INSTANCES"] = "1"
     environ["HEADRACE_TRITON_SLOTS"] = str(slots or (LLAMA_SLOTS if engine == "llamacpp" else SCRIPTED_SLOTS))
     environ |= {f"HEADRACE_TRITON_{name.upper()}": value for name, value in settings.items()}
     setup = subprocess.run(
@@ -171,25 +175,48 @@ def running_triton(
         *arguments,
     ]
     started_s = time.monotonic()
-    ready = f"http://127.0.0.1:{http_port}/v2/health/ready"
-    process = _started(command, environ, log)
-    try:
-        is_ready = _is_ready(process, ready)
-        if not is_ready and process.poll() is not None:
-            # Rarely this server aborts in its own shared memory while many models start.
-            process = _started(command, environ, log)
-            is_ready = _is_ready(process, ready)
-        if not is_ready:
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-            pytest.fail(f"Triton did not become ready in {READY_S} s; the end of its log:\n{tail}")
+    with _ended_afterwards(_start_until_ready(command, environ, log, http_port)) as process:
         yield RealTriton(f"127.0.0.1:{grpc_port}", process, event_log, time.monotonic() - started_s)
-    finally:
-        process.send_signal(signal.SIGTERM)
+
+
+def _start_until_ready(
+    command: list[str], environ: dict[str, str], log: Path, http_port: int
+) -> subprocess.Popen[bytes]:
+    """Return a server that is ready. One that ends before is started again: serve itself mends only some of that."""
+    for start in range(1, STARTS + 1):
+        process = _started(command, environ, log)
         try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)  # a second one ends the server at once
-            process.wait(5)
+            if _is_ready(process, http_port):
+                return process
+        except BaseException:
+            _end(process)
+            raise
+        if process.poll() is None:
+            _end(process)
+            why = f"was not ready after {READY_S} s"
+            break
+        why = f"ended with {process.returncode} before it was ready"
+        logger.warning("Triton %s (start %d of %d); its log: %s", why, start, STARTS, log)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+    pytest.fail(f"Triton {why} (start {start} of {STARTS}); the end of its log:\n{tail}")
+
+
+@contextmanager
+def _ended_afterwards(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it without ceremony: in order it takes two seconds. A second signal is the script's to end it at once."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(0.05)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
 
 
 def _started(command: list[str], environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
@@ -197,8 +224,9 @@ def _started(command: list[str], environ: dict[str, str], log: Path) -> subproce
         return subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
 
 
-def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
+def _is_ready(process: subprocess.Popen[bytes], http_port: int) -> bool:
     """Wait until the server is ready; False if it ended before, or takes too long."""
+    url = f"http://127.0.0.1:{http_port}/v2/health/ready"
     deadline_s = time.monotonic() + READY_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
