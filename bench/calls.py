@@ -28,11 +28,9 @@ LEFT: Final = "left"  # by the caller, as was planned
 CUT: Final = "cut"  # the answer ended without an end
 # What HTTP calls otherwise. A request that is wrong has as many codes there as there are ways to be wrong.
 INVALID: Final = "INVALID_FIELD"
-BUSY: Final = "server_is_overloaded"
-# One code for both reasons: the text tells them apart.
 QUEUE_FULL: Final = "QUEUE_FULL"
 QUEUE_TIMEOUT: Final = "QUEUE_TIMEOUT"
-WAITED: Final = b"No slot was free"
+REASONS: Final = {"server_is_overloaded": QUEUE_FULL, "queue_timeout": QUEUE_TIMEOUT}
 # Beyond every limit of the servers: what needs longer hangs.
 HANG_S: Final = 120.0
 HUNG: Final = "hung"
@@ -154,6 +152,4 @@ def _failure(reader: Reader) -> str:
     code = reader.failure_code
     if reader.status == 400:
         return INVALID
-    if code == BUSY:
-        return QUEUE_TIMEOUT if WAITED in reader.failure else QUEUE_FULL
-    return CUT if code is None else code
+    return CUT if code is None else REASONS.get(code, code)

@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 # They run in an environment of their own: make clients.
 collect_ignore = ["clients"]

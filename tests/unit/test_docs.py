@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from headrace._channel import SERVICE_CONFIG
 from service.catalog.file import parse_models
 
 ROOT = Path(__file__).parents[2]
@@ -23,3 +25,8 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_service_config_on_the_page_is_the_client_s_own() -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "lifecycle.md").read_text("utf-8"), re.DOTALL)
+    assert json.loads(block) == SERVICE_CONFIG

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Started, Usage
+from service.core.events import ChoiceFinished, Completed, Delta, Event, FinishReason, Queued, Started, Usage
 from service.core.sequence import EventSequence
 from service.core.timing import StreamClock
 
@@ -24,11 +24,19 @@ def test_events_are_numbered_from_one_without_gaps() -> None:
     assert [sequence.next(event) for event in events] == [1, 2, 3, 4]
 
 
+def test_a_request_may_wait_before_it_starts() -> None:
+    sequence = EventSequence(1)
+    events: list[Event] = [Queued(2), Queued(1, 0.5), STARTED, end(), COMPLETED]
+    assert [sequence.next(event) for event in events] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     "events",
     [
         [Delta(0, "a")],
         [STARTED, STARTED],
+        [STARTED, Queued(1)],
+        [Queued(1), COMPLETED],
         [STARTED, Delta(1, "a")],
         [STARTED, end(), Delta(0, "a")],
         [STARTED, end(), end()],
@@ -41,7 +49,7 @@ def test_a_stream_that_breaks_the_contract_is_stopped(events: list[Event]) -> No
     sequence = EventSequence(1)
     for event in events[:-1]:
         sequence.next(event)
-    with pytest.raises(ValueError, match=r"choice|first|after|open"):
+    with pytest.raises(ValueError, match=r"choice|second|after|open"):
         sequence.next(events[-1])
 
 
