@@ -82,7 +82,7 @@ class GenerationResponse(Response):
         self._call = call
         self._options = options
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of the base class
         """Leave the generation to what stands in front of the framework, which runs it in the same task."""
         exchange_of(scope).work = self._run
 

@@ -158,6 +158,10 @@ class LiveGeneration:
                     is_late = True
         except ServiceError as error:
             self.failure = error
+        except asyncio.CancelledError:
+            # By nobody that the watch knows: the process ends. The reader is told something in any case.
+            outbox.close(ServiceError(Reason.INTERNAL, "The server ended before the generation did."))
+            raise
         except BaseException as error:
             outbox.close(error)
             if not isinstance(error, Exception):

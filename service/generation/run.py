@@ -125,6 +125,7 @@ class Generation:
                     if type(item) is EngineOutput:
                         state = self._choices[choice]
                         if item.tokens and self._is_full(state):
+                            watch.enter(Phase.WORK, now_s)
                             await runs.stop(choice)
                             for event in self._finish(choice, state.flush(), FinishReason.LENGTH):
                                 yield event
@@ -132,6 +133,7 @@ class Generation:
                         assembled = self._on_output(state, item, now_s)
                         text, token_ids, logprobs, stop_sequence, stop_token_id, _ = assembled
                         if stop_sequence is not None or stop_token_id is not None:
+                            watch.enter(Phase.WORK, now_s)
                             await runs.stop(choice)
                             await self._count_ahead(choice)
                             for event in self._finish(choice, assembled, FinishReason.STOP):
@@ -140,6 +142,7 @@ class Generation:
                             for delta in state.deltas(assembled):
                                 yield delta
                             if state.parser.is_complete:
+                                watch.enter(Phase.WORK, now_s)
                                 await runs.stop(choice)
                                 await self._count_ahead(choice)
                                 for event in self._finish(choice, Assembled(), FinishReason.STOP):
@@ -151,6 +154,7 @@ class Generation:
                             yield Delta(choice, text, token_ids, logprobs)
                     elif isinstance(item, EngineFinished):
                         if item.output_tokens is None:
+                            watch.enter(Phase.WORK, now_s)
                             await self._count_ahead(choice)
                         reason, state = self._settle(choice, item), self._choices[choice]
                         rest = state.flush()

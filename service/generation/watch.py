@@ -108,7 +108,9 @@ class Watch:
     def interrupt(self, cause: Cause) -> None:
         """End the task's work for `cause`; the first cause stands."""
         if cause in _SOFT:
-            self.soft = self.soft or cause
+            if self.soft is not None:
+                return  # it is ending as an answer already
+            self.soft = cause
             if self._phase in (Phase.PREPARE, Phase.WORK):
                 return
         if self.cause is None:

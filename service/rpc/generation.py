@@ -13,6 +13,7 @@ from service.catalog.model import Model
 from service.catalog.registry import Registry
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError, Violation, invalid
+from service.core.events import FinishReason
 from service.core.request import GenerationRequest
 from service.core.sequence import EventSequence
 from service.core.timing import StreamClock
@@ -104,7 +105,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 self._monitor.look_at(model)
             raise
         finally:
-            if live.stopped_by is Cause.CANCEL and call.outcome == "completed":
+            if FinishReason.CANCELLED in live.generation.finish_reasons and call.outcome == "completed":
                 call.outcome = "cancelled"
             active_requests.add(-1)
             self._generations.end(live.generation.id, ended_generation(live, call))
@@ -199,6 +200,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     (("x-request-id", call.request_id), ("x-generation-id", generation.id))
                 )
             reader.begin(monotonic())
+            # Before it is written: a write that is given up has handed its event to the transport all the same.
+            call.last_sequence = number
             await write(event_to_proto(event, number, started))
             reader.end()
-            call.last_sequence = number

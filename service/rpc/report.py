@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from headrace.v1 import error_reason_pb2, generation_pb2
 from runtime import semconv
+from service.core.errors import Reason
 from service.core.request import Priority
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
 from service.rpc.call import CallRecord
@@ -47,7 +48,7 @@ def ended_generation(live: LiveGeneration, call: CallRecord) -> EndedGeneration:
         last_sequence=call.last_sequence,
         usage=replace(generation.usage, output_tokens=generation.output_tokens_so_far),
         timing=generation.clock.timing(now_s, generation.output_tokens_so_far, generation.request.choice_count),
-        reason=None if call.error is None else call.error.reason,
+        reason=_reason(call),
         ended_at_s=now_s,
     )
 
@@ -100,7 +101,7 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
         request_id=call.request_id,
         status=call.status,
         outcome=call.outcome,
-        reason=call.error.reason.name if call.error else None,
+        reason=reason.name if (reason := _reason(call)) is not None else None,
         stopped_in=stopped_in,
     )
     generation.trace.end(
@@ -124,6 +125,13 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
             error_type=call.error_type,
             context=call.context,
         )
+
+
+def _reason(call: CallRecord) -> Reason | None:
+    """Return what the caller was told; of what nobody foresaw, INTERNAL."""
+    if call.error is not None:
+        return call.error.reason
+    return Reason.INTERNAL if call.outcome == "internal_error" else None
 
 
 def _note_cancel(call: CallRecord, live: LiveGeneration) -> str | None:

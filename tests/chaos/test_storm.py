@@ -39,6 +39,9 @@ IDLE_S = 8.0
 ROUND_S = 120.0
 # Fewer requests need not reach everything.
 ENOUGH = 400
+# A service drains for a second or less, and not everybody asks just then.
+REACHED_BY_MANY = {"DRAINING"}
+MANY = 3000
 # Lines of a log that are shown of each kind.
 MOST = 10
 # What a storm has to reach; else it proves nothing about it.
@@ -46,7 +49,7 @@ REACHED = {
     *("completed", "client_cancelled", "cancelled", "deadline_exceeded", "rejected", "backend_error", "internal_error"),
     *("QUEUE_FULL", "QUEUE_TIMEOUT", "DEADLINE_TOO_SHORT", "DEADLINE_IN_QUEUE", "DEADLINE_IN_DECODE"),
     *("FIRST_TOKEN_TIMEOUT", "TOKEN_GAP_TIMEOUT", "CONSUMER_TOO_SLOW"),
-    *("BACKEND_ERROR", "BACKEND_UNAVAILABLE", "DRAINING"),
+    *("BACKEND_ERROR", "BACKEND_UNAVAILABLE"),
     *("STOP", "LENGTH", "TIME_LIMIT", "CANCELLED"),
 }
 
@@ -92,7 +95,8 @@ async def test_after_a_storm_every_request_has_one_end_and_nothing_is_left(tmp_p
     for request_id, (plan, seen) in asked.items():
         problems[request_id] += verdict(plan, seen, world)
     if len(asked) >= ENOUGH:
-        problems[""] += [f"the storm did not reach {what}" for what in sorted(REACHED - reached(calls))]
+        expected = REACHED | (REACHED_BY_MANY if len(asked) >= MANY else set())
+        problems[""] += [f"the storm did not reach {what}" for what in sorted(expected - reached(calls))]
     found = {request_id: told for request_id, told in problems.items() if told}
     print(summary(asked, calls))  # noqa: T201 - shown of a test that fails, and by pytest -s
     assert not found, explained(SEED, asked, found, logs, world)

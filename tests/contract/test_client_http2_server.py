@@ -79,18 +79,19 @@ async def test_a_reader_that_stalls_holds_the_server_back_and_loses_nothing() ->
             assert await stream.text() == "".join(f"{n:04} " * 200 for n in range(2000))
 
 
-async def test_a_thousand_frozen_streams_hold_up_no_other_one_and_each_holds_one_window() -> None:
+async def test_many_frozen_streams_hold_up_no_other_one_and_each_holds_one_window() -> None:
     # Together they hold more than the window of their connection.
     async with fake_service() as fake, client_at(fake.address) as client, AsyncExitStack() as frozen:
         fake.default = (started(), *[delta("x" * 4000)] * 20, HANG)
-        streams = [await frozen.enter_async_context(client.generate(model="m", prompt="p")) for _ in range(1100)]
-        await asyncio.gather(*[anext(stream) for stream in streams])
+        for _ in range(15):  # a server refuses more than a thousand that come at once
+            streams = [await frozen.enter_async_context(client.generate(model="m", prompt="p")) for _ in range(100)]
+            await asyncio.gather(*[anext(stream) for stream in streams])
         async with asyncio.timeout(20):
-            while min(call.sent for call in fake.calls) < 5:  # noqa: ASYNC110 - the peer has no signal for it
+            while min(call.sent for call in fake.calls) < 4:  # noqa: ASYNC110 - the peer has no signal for it
                 await asyncio.sleep(0.01)
         fake.default = (started(), *[delta("y" * 1000)] * 200, finished(), completed())
         assert await asyncio.wait_for(text_of(client), 20) == "y" * 200_000
-        assert sum(call.sent for call in fake.calls[:1100]) < 1100 * 10
+        assert sum(call.sent for call in fake.calls[:1500]) < 1500 * 10
 
 
 async def storm(fake: FakeService, client: AsyncClient, cancels: int) -> None:

@@ -21,7 +21,7 @@ from tests.support.http2_calls import WHOLE, client_of, failure_of, generate, nu
 from tests.support.http2_peer import RESPONSE, PeerConnection, scripted_peer
 
 Code = grpc.StatusCode
-WINDOW_BYTES = 16_384  # of a stream, as the client announces it
+WINDOW_BYTES = 12_288  # of a stream, as the client announces it
 
 
 async def test_streams_below_a_goaway_end_well_and_later_calls_take_another_connection() -> None:
@@ -134,7 +134,7 @@ async def test_the_deadline_ends_a_call_in_whatever_state_and_tells_the_server()
 
 
 async def test_a_window_is_given_back_only_when_the_reader_has_read() -> None:
-    big = numbered(started(), *[delta("x" * 990) for _ in range(25)], finished(), completed())
+    big = numbered(started(), *[delta("x" * 990) for _ in range(20)], finished(), completed())
     async with one_call() as (connection, stream_id, stream):
         connection.headers(stream_id)
         window = WINDOW_BYTES
@@ -150,7 +150,7 @@ async def test_a_window_is_given_back_only_when_the_reader_has_read() -> None:
         for event in backlog:
             connection.data(stream_id, event)
         connection.trailers(stream_id)
-        assert len(await reader) == 25 * 990
+        assert len(await reader) == 20 * 990
 
 
 async def no_window_for(connection: PeerConnection) -> None:

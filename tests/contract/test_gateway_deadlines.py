@@ -1,15 +1,12 @@
-"""One budget of time from the head of a request to the calls behind it, and the soft limit of an answer."""
+"""One budget of time, from the head of a request to the calls behind it."""
 
 import asyncio
 import json
 from typing import Any
 
 import grpc
-import openai
 import pytest
 
-from gateway.openai import documents
-from gateway.openai.responses.documents import ResponseObject, ResponseStreamEvent
 from tests.support.fake_service import HANG, Fail, FakeService, completed, delta, fake_service, finished, started
 from tests.support.gateway_harness import CHAT, RawClient, chat_body, read_events, running_gateway
 
@@ -130,14 +127,6 @@ async def test_a_time_limit_travels_and_is_not_there_without_its_header(
     assert not (await fake.next_call()).request.HasField("time_limit")
 
 
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("text", ["0", "soon", "1.5"])
-async def test_a_time_limit_that_is_none_is_refused_by_name(path: str, text: str, client: RawClient) -> None:
-    response = await client.post(BODIES[path], path, {LIMIT: text})
-    error = response.json()["error"]
-    assert (response.status, error["param"], error["code"]) == (400, "Time-Limit-Ms", "invalid_value")
-
-
 async def test_a_time_limit_that_the_service_refuses_is_named_as_its_header(
     fake: FakeService, client: RawClient
 ) -> None:
@@ -145,71 +134,3 @@ async def test_a_time_limit_that_the_service_refuses_is_named_as_its_header(
     fake.will(Fail(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD", violations=[violation]))
     error = (await client.post(chat_body(), headers={LIMIT: "5"})).json()["error"]
     assert error["param"] == "Time-Limit-Ms"
-
-
-NATIVE = {"TIME_LIMIT": "time_limit", "CONTEXT_LENGTH": "context_length", "LENGTH": None, "STOP": None}
-
-
-@pytest.mark.parametrize("reason", NATIVE)
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize("stream", [True, False])
-async def test_the_true_reason_of_an_end_is_told_where_the_api_has_no_word_for_it(
-    reason: str, path: str, fake: FakeService, client: RawClient, *, stream: bool
-) -> None:
-    fake.will(started(), delta("a"), finished(reason), completed())
-    response = await client.post({**BODIES[path], "stream": stream}, path, {LIMIT: "50"})
-    found = [json.loads(data) for data in read_events(response.body)[:-1]] if stream else [response.json()]
-    choices = [choice for document in found for choice in document["choices"]]
-    (ending,) = [choice for choice in choices if choice["finish_reason"]]
-    assert ending["finish_reason"] == ("stop" if reason == "STOP" else "length")
-    assert ending.get("native_finish_reason") == NATIVE[reason]
-    assert sum("native_finish_reason" in choice for choice in choices) == (NATIVE[reason] is not None)
-    whole, chunk = documents.ChatCompletion, documents.ChatCompletionChunk
-    if path == COMPLETIONS:
-        whole, chunk = documents.Completion, documents.CompletionChunk  # type: ignore[assignment]
-    for document in found:
-        (chunk if stream else whole).model_validate(document)
-
-
-@pytest.mark.parametrize("reason", NATIVE)
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_response_tells_the_true_reason_at_its_top(
-    reason: str, fake: FakeService, client: RawClient, *, stream: bool
-) -> None:
-    fake.will(started(), delta("a"), finished(reason), completed())
-    response = await client.post({**BODIES[RESPONSES], "stream": stream}, RESPONSES, {LIMIT: "50"})
-    if stream:
-        last = json.loads(read_events(response.body)[-1])
-        ResponseStreamEvent.model_validate(last)
-        document = last["response"]
-    else:
-        document = response.json()
-        ResponseObject.model_validate(document)
-    is_whole = reason == "STOP"
-    assert document["status"] == ("completed" if is_whole else "incomplete")
-    assert document["incomplete_details"] == (None if is_whole else {"reason": "max_output_tokens"})
-    assert document.get("native_finish_reason") == NATIVE[reason]
-
-
-async def test_the_official_package_reads_an_answer_of_a_time_limit() -> None:
-    async with (
-        fake_service() as fake,
-        running_gateway(fake.address) as gateway,
-        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
-    ):
-        fake.default = (started(), delta("part"), finished("TIME_LIMIT"), completed())
-        headers = {"Time-Limit-Ms": "2000"}
-        messages: Any = [{"role": "user", "content": "hi"}]
-        answer = await client.chat.completions.create(model="m", messages=messages, extra_headers=headers)
-        choice = answer.choices[0]
-        assert (choice.message.content, choice.finish_reason) == ("part", "length")
-        assert choice.model_extra == {"native_finish_reason": "time_limit"}
-        async with client.chat.completions.stream(model="m", messages=messages, extra_headers=headers) as stream:
-            with pytest.raises(openai.LengthFinishReasonError):  # its helper's way to say that an answer is cut
-                await stream.get_final_completion()
-        chunks = await client.chat.completions.create(model="m", messages=messages, stream=True, extra_headers=headers)
-        last = [chunk async for chunk in chunks][-1].choices[0]
-        assert (last.finish_reason, last.model_extra) == ("length", {"native_finish_reason": "time_limit"})
-        response = await client.responses.create(model="m", input="hi", extra_headers=headers)
-        assert (response.status, response.output_text) == ("incomplete", "part")
-        assert (response.model_extra or {})["native_finish_reason"] == "time_limit"

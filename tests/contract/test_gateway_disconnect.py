@@ -148,6 +148,16 @@ async def test_leaving_while_the_connection_is_full_cancels_the_call_at_once(
     assert outcomes(caplog) == ["client_cancelled"]
 
 
+async def test_what_waits_for_a_client_that_does_not_read_is_little() -> None:
+    async with fake_service() as fake, running_gateway(fake.address) as gateway, gateway.connect() as client:
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        fake.will(*flood())
+        await client.send("POST", CHAT, chat_body(stream=True))
+        await held_back(await fake.next_call())
+        (connection,) = gateway.server._server.server_state.connections
+        assert 0 < connection.transport.get_write_buffer_size() < 4096  # an event of 1 KB fills it
+
+
 async def held_back(call: FakeCall) -> None:
     """Return when the service can send no more of a flood."""
     async with asyncio.timeout(10):

@@ -108,6 +108,11 @@ class Site:
     async def restart_service(self) -> None:
         """Let the service end as a rollout does, and start another."""
         with self._disturbing(Target.SERVICE, "SIGTERM"):
+            self.services[-1].send(signal.SIGTERM)
+            # As long as something runs there, what comes is told that it drains.
+            await asyncio.sleep(self.world.limits.grace_s / 2)
+            self.is_up.clear()
+            assert await self.services[-1].ended() == 0, self.services[-1].recent()
             await self._restart(self._service, self._start_service)
 
     async def _restart(self, running: ExitStack, start: Callable[[], Awaitable[None]]) -> None:

@@ -43,6 +43,8 @@ ROWS = [
     ("RESOURCE_EXHAUSTED", "RATE_LIMITED", 429, "requests", "rate_limit_exceeded", True),
     ("RESOURCE_EXHAUSTED", "QUOTA_EXHAUSTED", 429, "insufficient_quota", "insufficient_quota", False),
     ("RESOURCE_EXHAUSTED", "QUEUE_FULL", 503, BUSY, "server_is_overloaded", True),
+    ("RESOURCE_EXHAUSTED", "QUEUE_TIMEOUT", 503, BUSY, "queue_timeout", True),
+    ("RESOURCE_EXHAUSTED", "CONSUMER_TOO_SLOW", 503, BUSY, "consumer_too_slow", False),
     ("RESOURCE_EXHAUSTED", None, 413, INVALID, "request_too_large", False),
     ("FAILED_PRECONDITION", "CAPABILITY_UNSUPPORTED", 400, INVALID, "unsupported_parameter", False),
     ("FAILED_PRECONDITION", None, 400, INVALID, None, False),
@@ -51,6 +53,12 @@ ROWS = [
     ("UNIMPLEMENTED", None, 501, SERVER, "not_implemented", False),
     ("INTERNAL", "INTERNAL", 500, SERVER, None, False),
     ("INTERNAL", None, 500, SERVER, None, False),
+    ("INTERNAL", "BACKEND_ERROR", 500, SERVER, "backend_error", False),
+    ("UNAVAILABLE", "MODEL_NOT_READY", 503, BUSY, "model_not_ready", True),
+    ("UNAVAILABLE", "DRAINING", 503, BUSY, "draining", True),
+    ("UNAVAILABLE", "BACKEND_UNAVAILABLE", 503, BUSY, "backend_unavailable", True),
+    ("UNAVAILABLE", "FIRST_TOKEN_TIMEOUT", 504, SERVER, "first_token_timeout", False),
+    ("UNAVAILABLE", "TOKEN_GAP_TIMEOUT", 504, SERVER, "token_gap_timeout", False),
     ("UNAVAILABLE", None, 503, BUSY, None, True),
     ("DATA_LOSS", None, 500, SERVER, None, False),
 ]
@@ -64,11 +72,29 @@ def test_every_row_of_the_table(
     assert (error.http_status, error.type, error.code, error.should_retry) == (http, kind, code, may_repeat)
     told = json.loads(error.document())["error"]
     assert told == {"message": error.message, "type": kind, "param": None, "code": code}
-    assert error.headers()["x-should-retry"] == ("true" if may_repeat else "false")
+    headers = error.headers()
+    assert headers["x-should-retry"] == ("true" if may_repeat else "false")
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("2", "2000")
 
 
-def test_the_table_has_a_row_for_every_status() -> None:
+def test_the_table_has_a_row_for_every_status_and_every_reason() -> None:
     assert {row[0] for row in ROWS} == by_status.keys()
+    assert {row[1] for row in ROWS} - {None} >= REASONS - {"MODEL_NOT_FOUND"}
+
+
+@pytest.mark.parametrize("reason", ["BACKEND_UNAVAILABLE", "DRAINING"])
+def test_what_failed_after_output_is_not_to_be_repeated(reason: str) -> None:
+    before = from_upstream("UNAVAILABLE", reason, "text")
+    after = from_upstream("UNAVAILABLE", reason, "text", metadata={"lastSequence": "7"})
+    assert (before.should_retry, after.should_retry) == (True, False)
+    assert after.http_status == before.http_status
+
+
+def test_a_deadline_that_the_load_cannot_meet_is_explained_in_the_words_of_the_service() -> None:
+    text = "The deadline leaves 40 ms, and a slot is not to be expected before 900 ms."
+    metadata = {"remainingMs": "40", "queueMs": "900", "firstTokenMs": "50"}
+    error = from_upstream("DEADLINE_EXCEEDED", "DEADLINE_TOO_SHORT", text, metadata=metadata)
+    assert (error.http_status, error.message, error.should_retry) == (504, text, False)
 
 
 def test_a_reason_is_served_or_to_come_and_not_both() -> None:

@@ -23,9 +23,9 @@ from headrace._http2.outcome import Outcome
 
 __all__ = ["MAX_APART", "PREFIX_BYTES", "STREAM_WINDOW_BYTES", "Inbox", "MessageError"]
 
-# What a stream may send ahead of its reader, and so what a frozen reader costs. 16 KiB are some 700 tokens, and 16 MB/s
-# to a server a millisecond away.
-STREAM_WINDOW_BYTES: Final = 16 * 1024
+# What a stream may send ahead of its reader, and so most of what a frozen reader costs. 12 KiB are some 500 tokens, and
+# 12 MB/s from a server a millisecond away.
+STREAM_WINDOW_BYTES: Final = 12 * 1024
 # Messages that wait as objects of their own: as many as a busy loop may find at once in a stream that is read, and of
 # more than that the first few.
 MAX_APART: Final = 128
