@@ -83,6 +83,10 @@ _KEEPALIVE: Final = (
     ("grpc.max_connection_age_ms", 30 * 60_000),
     # Two servers on one port would share it silently and split the calls.
     ("grpc.so_reuseport", 0),
+    # Calls that have arrived and wait to be looked at. Above gRPC's own 1,000 a burst loses some as bare CANCELLED;
+    # what is too much is for admission to say.
+    ("grpc.server.max_pending_requests", 20_000),
+    ("grpc.server.max_pending_requests_hard_limit", 40_000),
 )
 
 

@@ -52,7 +52,8 @@ class Peer:
 
 
 async def backlog_of(size: int) -> tuple[Inbox, list[bytes]]:
-    peer, sent = Peer(), []
+    peer = Peer()
+    sent: list[bytes] = []
     while peer.window > size + 5:
         message = len(sent).to_bytes(4).rjust(size, b"t")
         sent.append(message)
@@ -74,10 +75,8 @@ async def test_a_backlog_is_read_in_order_and_then_frames_take_the_short_way_aga
     peer = Peer()
     peer.inbox = inbox
     inbox.give_back = peer._widen
-    read = [peer.read() for _ in range(len(sent))]
-    assert read == sent
-    assert peer.read() is None
-    assert inbox.is_plain
+    assert [peer.read() for _ in range(len(sent) + 1)] == [*sent, None]
+    assert peer.inbox.is_plain
     assert inbox.unreturned_bytes == 0
 
 
@@ -87,7 +86,8 @@ def test_any_order_of_sending_and_reading_gives_every_message_once_and_in_order(
     sizes: list[int], dice: random.Random
 ) -> None:
     async def run() -> None:
-        peer, got = Peer(), []
+        peer = Peer()
+        got: list[bytes | None] = []
         messages = [dice.randbytes(size) for size in sizes]
         for message in messages:
             whole = prefixed(message)
@@ -99,8 +99,8 @@ def test_any_order_of_sending_and_reading_gives_every_message_once_and_in_order(
                 peer.send(whole[cut:], is_one_message=False)
             while dice.random() < 0.4:
                 got.append(peer.read())
-        while (message := peer.read()) is not None:
-            got.append(message)
+        while (rest := peer.read()) is not None:
+            got.append(rest)
         assert [message for message in got if message is not None] == messages
         assert not peer.inbox.is_within_message
 
