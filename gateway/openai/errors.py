@@ -50,6 +50,11 @@ _SERVER: Final = "server_error"
 _AFTER_OUTPUT: Final = "lastSequence"
 
 
+def _is_after_output(metadata: Mapping[str, str]) -> bool:
+    """Return whether more than the first event, which only says that the engine began, had been sent."""
+    return metadata.get(_AFTER_OUTPUT, "1") not in ("0", "1")
+
+
 @dataclass(slots=True, eq=False)
 class ApiError(Exception):
     """A failure as the caller sees it.
@@ -198,7 +203,7 @@ def from_upstream(
         text,
         param=param,
         code=code,
-        should_retry=outcome.should_retry and _AFTER_OUTPUT not in (metadata or {}),
+        should_retry=outcome.should_retry and not _is_after_output(metadata or {}),
         retry_after_s=retry_after_s,
         reason=reason or status,
     )
