@@ -71,7 +71,7 @@ _TIMEOUT: Final[Json] = {
     "name": REQUEST_TIMEOUT,
     "in": "header",
     "required": False,
-    "schema": {"type": "integer", "minimum": 1000},
+    "schema": {"type": "integer", "minimum": 1},
     "description": "Deadline of the request in milliseconds.",
 }
 _TIME_LIMIT: Final[Json] = {
