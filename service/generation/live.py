@@ -88,6 +88,7 @@ class LiveGeneration:
         self.stop_s: float | None = None
         self.failure: ServiceError | None = None
         self._reader = reader
+        watch.on_interrupt = self._note_stop
         self._stopped_at_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -119,11 +120,11 @@ class LiveGeneration:
     def interrupt(self, cause: Cause) -> None:
         """End it for `cause`, if it has not ended."""
         if not self.has_ended:
-            self._note_stop(cause)
             self.watch.interrupt(cause)
 
     def _note_stop(self, cause: Cause) -> None:
-        if self.stopped_by is None:
+        # A time limit is how an answer ends, and stops nothing before its time.
+        if self.stopped_by is None and cause is not Cause.TIME_LIMIT:
             self.stopped_by, self.stopped_in = cause, self._phase()
             self._stopped_at_s = time.monotonic()
 
@@ -149,8 +150,6 @@ class LiveGeneration:
                             if outbox.waiting:
                                 await self._give_way()
                 except asyncio.CancelledError:
-                    if watch.cause is not None:  # a limit of the watch itself is not noted yet
-                        self._note_stop(watch.cause)
                     is_caller = watch.cause is Cause.CALLER
                     self.failure = watch.failure()
                     if self.failure is None and not is_caller:
@@ -176,14 +175,17 @@ class LiveGeneration:
 
     async def _give_way(self) -> None:
         """Let the reader, and everybody else, have a turn; wait while as much is unread as may be."""
+        watch = self.watch
         try:
             if self.outbox.is_full:
-                self.watch.enter(Phase.ROOM, time.monotonic())
+                phase, since_s = watch.phase, watch.since_s
+                watch.enter(Phase.ROOM, time.monotonic())
                 await self.outbox.room()
+                watch.enter(phase, since_s)
             else:
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if not self.watch.took_soft():
+            if not watch.took_soft():
                 raise
 
 

@@ -177,6 +177,8 @@ class Generation:
                 watch.enter(Phase.WORK, time.monotonic())
                 yield await self._complete(len(requests))
             finally:
+                # A soft cause that meets it is for the next wait, of which there is none.
+                self.watch.enter(Phase.WORK, time.monotonic())
                 await runs.aclose()
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from enum import Enum
 
 from service.core.deadline import Deadline
@@ -81,6 +82,8 @@ class Watch:
         self.has_output = False
         self.cause: Cause | None = None
         self.soft: Cause | None = None
+        # Told of each cause that is taken, at that moment.
+        self.on_interrupt: Callable[[Cause], None] | None = None
 
     def __enter__(self) -> Watch:
         self._task = asyncio.current_task()
@@ -105,18 +108,28 @@ class Watch:
         """What it waits for."""
         return self._phase
 
+    @property
+    def since_s(self) -> float:
+        """When it began to wait for that."""
+        return self._since_s
+
     def interrupt(self, cause: Cause) -> None:
-        """End the task's work for `cause`; the first cause stands."""
-        if cause in _SOFT:
-            if self.soft is not None:
-                return  # it is ending as an answer already
+        """End the task's work for `cause`. The first one stands, but a hard one wins over a soft one not yet taken."""
+        is_soft = cause in _SOFT
+        if is_soft and self.soft is not None:
+            return  # it is ending as an answer already
+        if self.cause is not None and (is_soft or self.cause not in _SOFT):
+            return
+        if self.on_interrupt is not None:
+            self.on_interrupt(cause)
+        if is_soft:
             self.soft = cause
             if self._phase in (Phase.PREPARE, Phase.WORK):
                 return
-        if self.cause is None:
-            self.cause = cause
-            if self._task is not None:
-                self._task.cancel()
+        is_cancelled = self.cause is not None
+        self.cause = cause
+        if self._task is not None and not is_cancelled:
+            self._task.cancel()
 
     def took(self, cause: Cause) -> bool:
         """Return True, once, if the CancelledError just caught is ours and for `cause`.
@@ -180,7 +193,7 @@ class Watch:
         now_s = time.monotonic()
         # A phase that begins after now cannot be due before now + the shortest limit.
         due_s = min(self._deadline_s, now_s + self._shortest_s, self._phase_due_s())
-        if self._time_limit_s > now_s:
+        if self.soft is None:
             due_s = min(due_s, self._time_limit_s)
         self._timer = self._loop.call_later(max(0.0, due_s - now_s), self._check)
 

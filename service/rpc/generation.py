@@ -128,7 +128,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         """Stop a generation; its own stream tells its end."""
         found = self._find(request.generation_id)
         state = found.state
-        if isinstance(found, LiveGeneration):
+        if isinstance(found, LiveGeneration) and not found.has_ended:
             found.interrupt(Cause.CANCEL)
             state = GenerationState.CANCELLED
         return generation_pb2.CancelGenerationResponse(state=generation_pb2.GenerationState.Name(state.value))

@@ -136,6 +136,8 @@ def _reason(call: CallRecord) -> Reason | None:
 
 def _note_cancel(call: CallRecord, live: LiveGeneration) -> str | None:
     """Count a generation that was ended before its time; return the phase in which that was."""
+    if call.outcome == "completed":
+        return None  # also where a cancel came too late to change that
     cause = _CAUSES.get(call.outcome)
     if live.stopped_by is not None and (cause is None or cause == "client"):
         cause = live.stopped_by.value

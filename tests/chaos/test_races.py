@@ -13,8 +13,9 @@ from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import generation_pb2_grpc
 from service.backends.base import EngineItem, EngineRequest
 from service.backends.simulator import SimulatorBackend
+from service.core.errors import Reason, ServiceError
 from service.generation.limits import Limits
-from tests.support.service import Failure, RunningService, running_service, script, simulated_model
+from tests.support.service import Failure, RunningService, eventually, running_service, script, simulated_model
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(30)]
 
@@ -104,3 +105,70 @@ async def test_the_last_sequence_of_a_failure_is_that_of_the_last_event_that_cam
                 last = event.sequence
         assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert Failure(failure.value, last).info.metadata["lastSequence"] == str(last)
+
+
+class FailsAndIsSlowToStop(SlowToStop):
+    """Of a generation's runs the first one fails when it may; the others are slow to stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_first = False
+        self.may_fail = asyncio.Event()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
+        if not self._has_first:
+            self._has_first = True
+            await self.may_fail.wait()
+            raise ServiceError(Reason.BACKEND_ERROR, "The engine failed.")
+        async for item in super().generate(request):
+            yield item
+
+
+@pytest.mark.parametrize("by", ["a cancel", "its time limit"])
+async def test_a_generation_that_is_ended_while_a_failed_engine_stops_tells_that_it_failed(by: str) -> None:
+    backend = FailsAndIsSlowToStop()
+    async with running_service(simulated_model("sim", backend=backend)) as service:
+        request = gen.GenerateRequest(model="sim", prompt=script(token_ms=20), choice_count=2)
+        if by == "its time limit":
+            request.time_limit.FromNanoseconds(round(LIMIT_S * 1e9))
+        call = service.generation.Generate(request, timeout=TIMEOUT_S)
+        started = (await call.read()).started
+        backend.may_fail.set()
+        await backend.is_stopping.wait()
+        if by == "a cancel":
+            await cancel(service, started.generation_id)
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await rest_of(call)
+        assert Failure(failure.value, 0).info.reason == "BACKEND_ERROR"
+
+
+async def test_a_cancel_when_the_engine_has_ended_changes_nothing_and_says_so() -> None:
+    async with running_service(limits=Limits(unsent_bytes=10_000_000, unsent_events=10_000)) as service:
+        request = gen.GenerateRequest(
+            model="sim", prompt=script(tokens=["x" * 1000], output_tokens=1000), sampling={"max_output_tokens": 4000}
+        )
+        options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=options) as channel:
+            call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(request, timeout=TIMEOUT_S)
+            started = (await call.read()).started
+            await eventually(lambda: service.models["sim"].slots.running == 0)
+            answer = await service.generation.CancelGeneration(
+                gen.CancelGenerationRequest(generation_id=started.generation_id), timeout=2
+            )
+            assert answer.state == gen.GENERATION_STATE_RUNNING
+            assert (await rest_of(call))[-2:] == ["choice_finished", "completed"]
+
+
+async def test_a_waiting_reader_of_one_event_at_a_time_is_not_taken_for_a_slow_one() -> None:
+    limits = Limits(unsent_events=1, room_s=LIMIT_S)
+    async with running_service(simulated_model(running=1), limits=limits) as service:
+        blocker = service.generation.Generate(gen.GenerateRequest(model="sim", prompt=script(token_ms=5)), timeout=20)
+        await blocker.read()
+        request = gen.GenerateRequest(
+            model="sim", prompt=script(output_tokens=1), output=gen.OutputOptions(queue_events=True)
+        )
+        call = service.generation.Generate(request, timeout=TIMEOUT_S)
+        assert (await call.read()).WhichOneof("event") == "queued"
+        await asyncio.sleep(3 * LIMIT_S)
+        blocker.cancel()
+        assert (await rest_of(call))[-1] == "completed"

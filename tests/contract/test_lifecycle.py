@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,8 @@ from google.protobuf import duration_pb2
 
 from headrace.v1 import generation_pb2
 from headrace.v1.sampling_pb2 import SamplingParams
+from service.backends.base import EngineItem, EngineRequest
+from service.backends.simulator import SimulatorBackend
 from service.generation.limits import Limits
 from service.rpc.generation import DeadlinePolicy
 from tests.support.metering import Metered, install_reader
@@ -282,6 +284,24 @@ async def test_the_caller_is_told_why_before_its_own_clock_runs_out() -> None:
         failure = await service.failure(request(script(token_ms=10)), timeout=1.0)
         assert (failure.code, failure.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_IN_DECODE")
         assert failure.info.metadata["lastSequence"] == str(failure.received)
+
+
+async def test_the_time_to_stop_counts_from_the_deadline_on(metered: Metered) -> None:
+    class SlowToStop(SimulatorBackend):
+        async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineItem]:
+            try:
+                async for item in super().generate(request):
+                    yield item
+            finally:
+                await asyncio.sleep(0.2)
+
+    async with running_service(simulated_model(backend=SlowToStop()), deadlines=EARLY) as service:
+        await service.failure(request(script(token_ms=10)), timeout=1.0)
+        await eventually(lambda: service.server.drain.running == 0)
+    metered.read()
+    (point,) = metered.named("headrace.server.cancel.duration")
+    assert point.attributes["headrace.cancel.cause"] == "deadline"
+    assert point.sum >= 0.2
 
 
 async def test_the_caller_in_the_line_is_told_so_too() -> None:

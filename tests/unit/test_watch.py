@@ -137,3 +137,30 @@ async def test_nothing_fires_after_the_block() -> None:
         watch.enter(Phase.ENGINE, time.monotonic())
     await asyncio.sleep(0.06)
     assert watch.cause is None
+
+
+async def test_a_time_limit_that_has_passed_before_the_work_begins_is_seen_at_once() -> None:
+    with Watch(Deadline.after(FAR), Limits(), Deadline.after(-1)) as watch:
+        watch.enter(Phase.ENGINE, time.monotonic())
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(1)
+        assert watch.took_soft()
+
+
+async def test_a_hard_cause_wins_over_a_soft_one_that_nobody_has_taken() -> None:
+    taken: list[Cause] = []
+    watch = Watch(Deadline.after(FAR), Limits())
+    watch.on_interrupt = taken.append
+    task = asyncio.current_task()
+    assert task is not None
+    with watch:
+        watch.enter(Phase.ROOM, time.monotonic())
+        for cause in (Cause.CANCEL, Cause.TIME_LIMIT, Cause.DRAIN, Cause.CALLER):
+            watch.interrupt(cause)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(1)
+        assert not watch.took_soft()
+        failure = watch.failure()
+    assert failure is not None
+    assert (failure.reason, task.cancelling()) == (Reason.DRAINING, 0)
+    assert taken == [Cause.CANCEL, Cause.DRAIN]
