@@ -12,12 +12,17 @@ token came. Two questions are answered from them:
   after that; a round takes the lower quartile of the holds, or their mean if that is
   less (many may have been cancelled), and the first token half of the shortest time
   that one took. With fewer than 16 numbers of a kind its
-  part is 0: nothing is refused by it. Refusing makes no new numbers, but old ones
-  are forgotten, and then requests are let in again.
+  part is 0: nothing is refused by it.
+
+A bound that is wrong for some, short prompts among long ones, would keep itself
+alive, because whom it refuses is never seen. So of the requests that have no hope
+by it one a second is let in all the same (`takes_a_chance`): one that does get its
+first token early brings the bound down for all. Old numbers are forgotten besides.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,6 +33,7 @@ __all__ = ["Forecast", "LoadEstimate"]
 KEPT: Final = 64
 KEPT_S: Final = 60.0
 LEAST_TO_REFUSE: Final = 16
+CHANCE_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,7 @@ class LoadEstimate:
     def __init__(self) -> None:
         self._holds = _Recent()
         self._first_tokens = _Recent()
+        self._last_chance_s = -math.inf
 
     def note_hold(self, held_s: float, now_s: float) -> None:
         """Note how long a request had its slots."""
@@ -79,6 +86,13 @@ class LoadEstimate:
                 quartile_s = sorted(holds)[(len(holds) - 1) // 4]
                 queue_s = rounds * min(quartile_s, sum(holds) / len(holds))
         return Forecast(queue_s=queue_s, first_token_s=first_token_s)
+
+    def takes_a_chance(self, now_s: float) -> bool:
+        """Return True for one request a second of those that ask: it is let in although it has no hope."""
+        if now_s - self._last_chance_s < CHANCE_EVERY_S:
+            return False
+        self._last_chance_s = now_s
+        return True
 
 
 class _Recent:

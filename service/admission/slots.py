@@ -167,14 +167,14 @@ class Slots:
     ) -> None:
         """Raise DEADLINE_TOO_SHORT if a request that came now could not have a token in time.
 
-        `service.admission.estimate` says what is taken for certain.
+        `service.admission.estimate` says what is taken for certain; one a second may prove it wrong.
         """
         if not self.limits.refuses_hopeless:
             return
         now_s = self._clock()
         outlook = self._queue.outlook_of_new(count, priority, tenant)
         least = self._estimate.forecast(outlook.slots_ahead, count, self.limits.running_of(priority), now_s)
-        if not least.is_hopeless(remaining_s):
+        if not least.is_hopeless(remaining_s) or self._estimate.takes_a_chance(now_s):
             return
         remaining_ms, queue_ms, first_token_ms = (
             round(1000 * seconds) for seconds in (remaining_s, least.queue_s, least.first_token_s)

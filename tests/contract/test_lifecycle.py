@@ -320,6 +320,28 @@ async def test_what_is_left_of_the_budget_reaches_the_engine_less_a_margin() -> 
     assert policy.apply(None) == 600.0
 
 
+async def test_a_deadline_that_nobody_met_lately_is_refused_until_somebody_meets_it() -> None:
+    async with running_service() as service:
+        slow, quick = request(script(prefill_ms=1500, output_tokens=1)), request(script(output_tokens=1))
+        await asyncio.gather(*(service.events(slow) for _ in range(16)))
+        failures = [await service.failure(slow, timeout=0.4) for _ in range(2)]
+        assert failures[-1].code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert failures[-1].info.reason == "DEADLINE_TOO_SHORT"
+        assert int(failures[-1].info.metadata["firstTokenMs"]) >= 750
+        assert failures[-1].info.metadata["queueMs"] == "0"
+        assert failures[0].info.reason != "DEADLINE_TOO_SHORT", "one a second is let in"
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await service.events(quick, timeout=0.4)
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+        failure = await service.failure(slow, timeout=0.4)
+        assert failure.info.reason == "DEADLINE_IN_DECODE"
+
+
 async def test_a_time_limit_while_nobody_reads_ends_with_partial_text(service: RunningService) -> None:
     asked = request(script(tokens=["x" * 1000]), time_limit=duration_pb2.Duration(nanos=400_000_000))
     async with narrow(service) as stub:
