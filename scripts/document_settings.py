@@ -23,6 +23,9 @@ the settings themselves.
 
 Where spans and metrics go is decided by OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT` turns the export
 on; see [observability](observability.md)). Models beyond a single one are declared in a [models file](models.md).
+
+The command line reads `HEADRACE_TARGET` (the service, `127.0.0.1:50051` if unset; several addresses as
+`ipv4:10.0.0.1:50051,10.0.0.2:50051`) and `HEADRACE_ADMIN_TARGET` (the admin port, `127.0.0.1:50052` if unset).
 """
 
 

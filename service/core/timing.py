@@ -35,6 +35,11 @@ class StreamClock:
                 self.max_gap_s = gap_s
         self.last_s = now_s
 
+    def on_silence(self, now_s: float) -> None:
+        """Note that the engine was given up while the next token was waited for: that gap counts too."""
+        if self.last_s is not None:
+            self.max_gap_s = max(self.max_gap_s, now_s - self.last_s)
+
     @property
     def ttft_s(self) -> float | None:
         """Received to first token; None when there was none."""

@@ -164,7 +164,11 @@ class Watch:
                     "the generation was stopped.",
                 )
             case Cause.DRAIN:
-                return ServiceError(Reason.DRAINING, "The server shut down before the generation ended; retry.")
+                return ServiceError(
+                    Reason.DRAINING,
+                    "The server went out of service before the generation ended; retry, on another one if possible.",
+                    retry_after_s=1.0,
+                )
             case Cause.ENGINE_STALL:
                 return self._engine_stall()
             case Cause.CALLER | Cause.TIME_LIMIT | Cause.CANCEL:  # the soft ones are answers, and taken where they are

@@ -87,6 +87,8 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
     generation = live.generation
     clock, info = generation.clock, generation.model.backend.info
     output_tokens = generation.output_tokens_so_far
+    if _reason(call) is Reason.TOKEN_GAP_TIMEOUT:
+        clock.on_silence(time.monotonic())
     timing = clock.timing(time.monotonic(), output_tokens, generation.request.choice_count)
     if timing.ttft_s is not None:
         call.span.set_attribute(semconv.TTFT_S, timing.ttft_s)

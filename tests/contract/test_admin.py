@@ -21,6 +21,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from headrace import AsyncClient
 from headrace.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, model_pb2
 from runtime.settings import load
 from service.backends.simulator import SimulatorOptions
@@ -95,6 +96,11 @@ async def failure_of(call: Any) -> Failure:
     except grpc.aio.AioRpcError as error:
         return Failure(error, 0)
     raise AssertionError("the call did not fail")
+
+
+async def text_of(client: AsyncClient) -> str:
+    async with client.generate(model="sim", prompt="hi", timeout_s=20) as stream:
+        return await stream.text()
 
 
 # Status
@@ -196,6 +202,22 @@ async def test_the_grace_of_a_drain_ends_what_still_runs() -> None:
         assert (ended.code, ended.info.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
         assert ended.info.metadata["lastSequence"]
         await eventually(lambda: server.service.server.outcomes.counts["drained"] == 1)
+
+
+async def test_what_a_drain_ends_in_the_line_is_to_come_again_and_does() -> None:
+    async with operated(simulated_model(running=1)) as server:
+        stream = await begun(server.service)
+        waiting = asyncio.create_task(server.service.failure(SHORT))
+        async with AsyncClient(f"127.0.0.1:{server.service.port}") as client:
+            repeated = asyncio.create_task(text_of(client))
+            await eventually(lambda: server.service.models["sim"].slots.waiting == 2)
+            await server.drain(0.1)
+            ended = await waiting
+            assert (ended.code, ended.info.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+            assert (ended.received, ended.trailer("grpc-retry-pushback-ms")) == (0, "1000")
+            assert (await failure_of(stream)).info.reason == "DRAINING"
+            await server.resume()
+            assert await repeated
 
 
 async def test_a_later_drain_changes_the_grace_and_a_resume_forgets_it() -> None:

@@ -175,6 +175,22 @@ async def test_status_tells_all_that_is_known_in_one_line() -> None:
         assert found == {"state": "GENERATION_STATE_QUEUED", "ahead_count": 0}
 
 
+@pytest.mark.parametrize("prefix", ["chatcmpl-", "cmpl-", "resp_", ""])
+async def test_the_id_of_an_answer_over_http_names_its_generation(prefix: str) -> None:
+    async with fake_service() as fake:
+        fake.generations["gen_0a"] = pb.GetGenerationResponse(state=pb.GENERATION_STATE_CANCELLED)
+        assert (await run(fake.address, "status", f"{prefix}gen_0a")).out == "cancelled\n"
+        assert (await run(fake.address, "cancel", f"{prefix}gen_0a")).out == "cancelled\n"
+
+
+async def test_the_status_of_one_that_never_ran_speaks_of_the_line_alone() -> None:
+    async with fake_service() as fake:
+        timing = usage_pb2.Timing()
+        timing.queue_duration.FromMilliseconds(20)
+        fake.generations["gen-1"] = pb.GetGenerationResponse(state=pb.GENERATION_STATE_CANCELLED, timing=timing)
+        assert (await run(fake.address, "status", "gen-1")).out == "cancelled; queue 20 ms\n"
+
+
 @pytest.mark.parametrize("command", ["status", "cancel"])
 async def test_a_generation_that_nobody_knows_fails_the_command(command: str) -> None:
     async with fake_service() as fake:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -457,7 +458,8 @@ async def test_the_next_request_is_served_after_a_crash(service: RunningService)
 
 @pytest.mark.report("H07")
 @pytest.mark.parametrize("sent", [0, 3])
-async def test_a_silent_engine_is_given_up(sent: int) -> None:
+async def test_a_silent_engine_is_given_up(sent: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="headrace.request")
     limits = Limits(first_token_s=0.2, token_gap_s=0.1, reader_s=5)
     async with running_service(limits=limits) as service:
         failure = await service.failure(GenerateRequest(model="sim", prompt=script(fault="hang", fault_after=sent)))
@@ -466,6 +468,9 @@ async def test_a_silent_engine_is_given_up(sent: int) -> None:
             "TOKEN_GAP_TIMEOUT" if sent else "FIRST_TOKEN_TIMEOUT",
         )
         assert ("0.1 s" if sent else "0.2 s") in (failure.error.details() or "")
+        (line,) = [record.__dict__ for record in caplog.records if record.name == "headrace.request"]
+        gap_ms = line["max_gap_ms"]
+        assert (gap_ms >= 100) if sent else gap_ms is None, "the gap that ended it counts"
         assert (service.sim.running, service.models["sim"].slots.running) == (0, 0)
 
 

@@ -72,6 +72,18 @@ def test_the_parts_add_up(gaps: list[float], waited: float, engine_queue: float)
         assert timing.output_tokens_per_s == pytest.approx((len(gaps) - 1) / timing.decode_s)
 
 
+def test_the_gap_in_which_an_engine_was_given_up_counts() -> None:
+    clock = StreamClock(0.0)
+    clock.on_silence(5.0)
+    assert clock.max_gap_s == 0.0, "no token came, so there is no gap between two"
+    for now_s in (1.0, 3.0):
+        clock.on_output(now_s)
+    clock.on_silence(4.0)
+    assert clock.max_gap_s == 2.0
+    clock.on_silence(6.0)
+    assert clock.max_gap_s == 3.0
+
+
 def test_a_generation_without_a_token_has_no_ttft() -> None:
     timing = StreamClock(0.0, admitted_s=0.5).timing(2.0, 0, 1)
     assert (timing.queue_s, timing.ttft_s, timing.prefill_s, timing.decode_s) == (0.5, None, None, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Final
 
 import click
 
@@ -13,14 +15,22 @@ from headrace.v1 import generation_pb2 as pb
 
 __all__ = ["cancel", "status"]
 
+# What the HTTP gateway puts in front of the id of a generation.
+_HTTP_PREFIX: Final = re.compile(r"^(chatcmpl-|cmpl-|resp_)(?=gen_)")
+
+
+def _generation_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    return _HTTP_PREFIX.sub("", value)
+
 
 @click.command()
-@click.argument("generation_id", metavar="ID")
+@click.argument("generation_id", metavar="ID", callback=_generation_id)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @connection_options
 def status(*, connection: Connection, generation_id: str, as_json: bool) -> None:
     """Tell where generation ID is: in the line, running, or how it ended.
 
+    ID may also be that of an HTTP answer, chatcmpl-gen_... and the like.
     A server knows what it runs, and what ended there within the last minutes:
     of several replicas, name the right one with --target.
     """
@@ -37,12 +47,13 @@ def status(*, connection: Connection, generation_id: str, as_json: bool) -> None
 
 
 @click.command()
-@click.argument("generation_id", metavar="ID")
+@click.argument("generation_id", metavar="ID", callback=_generation_id)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @connection_options
 def cancel(*, connection: Connection, generation_id: str, as_json: bool) -> None:
     """Stop generation ID and print its state: stopping, or how it had ended.
 
+    ID may also be that of an HTTP answer, chatcmpl-gen_... and the like.
     Its reader gets the text so far, usage, and the finish reason cancelled. One
     that has ended stays as it ended. Of several replicas, name the one that
     runs it with --target.

@@ -77,8 +77,9 @@ def _usage_parts(usage: usage_pb2.Usage) -> list[str]:
 
 
 def _timing_parts(timing: usage_pb2.Timing) -> list[str]:
-    queue, prefill = duration_s(timing.queue_duration), duration_s(timing.prefill_duration)
-    parts = [f"queue {milliseconds(queue)}, prefill {milliseconds(prefill)}"]
+    parts = [f"queue {milliseconds(duration_s(timing.queue_duration))}"]
+    if timing.HasField("prefill_duration"):  # there was a first token
+        parts[0] += f", prefill {milliseconds(duration_s(timing.prefill_duration))}"
     if timing.output_tokens_per_second:
         parts.append(f"{timing.output_tokens_per_second:.1f} tokens/s")
     return parts
