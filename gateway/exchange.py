@@ -76,6 +76,14 @@ class Exchange:
         """Make this the exchange of `scope`."""
         scope[_KEY] = self
 
+    def let_go(self, scope: Scope) -> None:
+        """Take it out of `scope` at its end, so that all of it is free at once, and not when cycles are collected.
+
+        The server's `send` holds the scope, and an error the frames that it passed.
+        """
+        scope.pop(_KEY, None)
+        self.error = None
+
 
 def exchange_of(scope: Scope) -> Exchange:
     """Return the exchange of a request that came through the outermost layer."""

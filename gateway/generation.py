@@ -115,8 +115,7 @@ class GenerationResponse(Response):
                 last = await self._pump(exchange, generation, out)
             except Exception as problem:  # the client gets one end, whatever it was
                 lifetime.finish()
-                error = _told(exchange, problem)
-                await out.fail(error, _last_event(exchange, error))
+                await _fail(out, exchange, problem)
             else:
                 lifetime.finish()
                 await out.close(last)
@@ -181,6 +180,13 @@ class GenerationResponse(Response):
         if reader.timing is not None:
             headers["server-timing"] = server_timing(reader.timing)
         return Response(body, media_type="application/json", headers=headers)
+
+
+async def _fail(out: EventStream, exchange: Exchange, problem: Exception) -> None:
+    """End a stream with what its client is told about `problem`."""
+    # Not where it was caught: a frame that an error has passed must not hold it by a name of its own.
+    error = _told(exchange, problem)
+    await out.fail(error, _last_event(exchange, error))
 
 
 def _last_event(exchange: Exchange, error: ApiError) -> bytes:

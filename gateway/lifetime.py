@@ -58,12 +58,14 @@ class Lifetime:
     ) -> bool:
         self._is_over = True
         self._registry.discard(self)
-        assert self._task is not None
-        assert self._watcher is not None
-        is_ours = self.cause is not None and self._task.uncancel() <= self._cancels
-        self._watcher.cancel()
+        # Of a task that was cancelled this object is in the traceback: kept, it would be a cycle.
+        task, self._task, watcher, self._watcher = self._task, None, self._watcher, None
+        assert task is not None
+        assert watcher is not None
+        is_ours = self.cause is not None and task.uncancel() <= self._cancels
+        watcher.cancel()
         try:
-            await asyncio.wait([self._watcher])
+            await asyncio.wait([watcher])
         except asyncio.CancelledError:
             # A cancel of ours that the block never met arrives here.
             if not is_ours or isinstance(exc, asyncio.CancelledError):

@@ -80,3 +80,4 @@ class OutermostLayer:
                 exchange.outcome = "client_cancelled"
             route = getattr(inner.get("route"), "path_format", None)
             self._telemetry.end(scope, exchange, span, route)
+            exchange.let_go(inner)

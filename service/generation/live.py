@@ -117,6 +117,11 @@ class LiveGeneration:
         """QUEUED or RUNNING: a live generation has a reader who still reads."""
         return GenerationState.QUEUED if self.generation.clock.admitted_s is None else GenerationState.RUNNING
 
+    def let_go(self) -> None:
+        """Forget the failure, once it was told: it holds the frames that it passed, and those this object."""
+        self.failure = None
+        self.outbox.let_go()
+
     def interrupt(self, cause: Cause) -> None:
         """End it for `cause`, if it has not ended."""
         if not self.has_ended:

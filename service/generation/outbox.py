@@ -89,6 +89,10 @@ class Outbox:
                 future.set_result(None)
         self._reader = self._room = None
 
+    def let_go(self) -> None:
+        """Forget the error that `next` raises; for whoever has been told it."""
+        self._error = None
+
     async def next(self) -> Event | None:
         """Return the next event, None behind the last one. Raises what the generation failed with."""
         while not self._waiting:

@@ -96,7 +96,8 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._task = None
+        # Whoever is told most often owns this watch: a cycle would keep the whole request until the collector comes.
+        self._task = self.on_interrupt = None
 
     def enter(self, phase: Phase, now_s: float) -> None:
         """Note that the task is about to wait in `phase`; `now_s` is `time.monotonic()`."""

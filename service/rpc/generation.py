@@ -110,6 +110,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             active_requests.add(-1)
             self._generations.end(live.generation.id, ended_generation(live, call))
             report(call, live)
+            live.let_go()
 
     async def GetGeneration(
         self,

@@ -120,21 +120,46 @@ def _observed(
             return await behavior(request, context)
         except grpc.aio.AbortError:
             raise
-        except BaseException as error:
+        except grpc.aio.InternalError as error:
+            # How grpc.aio reports a write to a client that has left.
             call.note(error)
-            if isinstance(error, ServiceError):
-                await _abort(call, error, context)
-            if isinstance(error, grpc.aio.InternalError):
-                raise asyncio.CancelledError from None
-            if not isinstance(error, Exception):
+            raise asyncio.CancelledError from None
+        except BaseException as error:
+            status = _status(call, error)
+            if status is None:
                 raise
-            logger.exception("unexpected failure", extra={"request_id": call.request_id, "method": method})
-            message = f"Internal error; the server's log has it as {call.request_id}."
-            await _abort(call, ServiceError(Reason.INTERNAL, message), context)
         finally:
+            # Before the status is told: it waits behind what a reader has not taken yet, for as long as that client
+            # stays and does not read.
             _close(call)
+        # Behind the handlers, and without these names: grpc keeps what is raised here beside the call, and with it the
+        # frames that it passes; a cycle would keep the request until the collector comes.
+        telling = context.abort_with_status(status)
+        del request, context
+        try:
+            await telling
+        except grpc.aio.InternalError:
+            # The client left before it took the status.
+            raise asyncio.CancelledError from None
 
     return serve
+
+
+def _status(call: CallRecord, error: BaseException) -> Any | None:
+    """Note what ended a call, and return what its client is told; None if nobody is there any more."""
+    call.note(error)
+    if isinstance(error, ServiceError):
+        if error.detail:
+            logger.warning(
+                "%s: %s", error.reason.name, error.detail, extra={"request_id": call.request_id, "method": call.method}
+            )
+    elif isinstance(error, Exception):
+        logger.error("unexpected failure", exc_info=error, extra={"request_id": call.request_id, "method": call.method})
+        error = ServiceError(Reason.INTERNAL, f"Internal error; the server's log has it as {call.request_id}.")
+        call.note(error)
+    else:
+        return None
+    return to_status(error, call.request_id, call.last_sequence)
 
 
 def _open(method: str, context: Any) -> CallRecord:
@@ -178,22 +203,6 @@ def _is_sane(value: str) -> bool:
     return 0 < len(value) <= _MAX_ID_CHARS and all("!" <= c <= "~" for c in value)
 
 
-async def _abort(call: CallRecord, error: ServiceError, context: Any) -> None:
-    call.note(error)
-    if error.detail:
-        logger.warning(
-            "%s: %s", error.reason.name, error.detail, extra={"request_id": call.request_id, "method": call.method}
-        )
-    # Closed first: the status waits behind what a reader has not taken yet, for
-    # as long as that client stays and does not read.
-    _close(call)
-    try:
-        await context.abort_with_status(to_status(error, call.request_id, call.last_sequence))
-    except grpc.aio.InternalError:
-        # The client left before it took the status.
-        raise asyncio.CancelledError from None
-
-
 def _close(call: CallRecord) -> None:
     if call.is_closed:
         return
@@ -227,3 +236,5 @@ def _close(call: CallRecord) -> None:
         )
     record_rpc(call.method, call.status, time.monotonic() - call.received_s, call.error_type, call.context)
     span.end()
+    # It holds the frames that it passed, and those this call and its request: a cycle would keep them for a while.
+    call.error = None

@@ -130,7 +130,7 @@ async def test_a_second_signal_ends_everything_at_once_in_every_phase(delay_s: f
         service.server.hurry()
         status, text = await end_of(stream)
         assert status == "UNAVAILABLE"
-        assert "shut down" in (text or "")
+        assert "out of service" in (text or "")
         await stopping
         assert time.monotonic() - asked_s < 2
         assert service.sim.running == 0

@@ -230,7 +230,7 @@ async def test_drain_finishes_short_streams_refuses_new_ones_and_ends_the_rest()
             while await endless.read() is not grpc.aio.EOF:
                 pass
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert "shut down" in (ended.value.details() or "")
+        assert "out of service" in (ended.value.details() or "")
         await stopping
         assert service.sim.running == 0
 
