@@ -195,25 +195,26 @@ def _reasoning_format(name: str, template: ChatTemplate | None) -> ReasoningForm
 
 def _slots(declaration: ModelDeclaration, info: BackendInfo) -> Slots:
     """Return the model's slots, watched by the gauges. Raises INVALID_FIELD if more are reserved than there are."""
-    running = declaration.max_running or info.max_running or DEFAULT_RUNNING
-    reserved = declaration.reserved_slots
-    if reserved is None:
-        reserved = default_reserved(running)
-    elif problem := reserved_problem(reserved, running):
+    running, reserved = declaration.max_running or info.max_running, declaration.reserved_slots
+    if running and reserved is not None and (problem := reserved_problem(reserved, running)):
         message = f"model {declaration.id!r}: reserved_slots {problem}; max_running sets how many there are."
         raise ServiceError(Reason.INVALID_FIELD, message)
-    slots = Slots(
-        AdmissionLimits(
-            running=running,
-            reserved=reserved,
-            waiting=declaration.max_waiting,
-            waiting_batch=declaration.max_waiting_batch,
-            batch_turn=declaration.batch_turn,
-            refuses_hopeless=declaration.refuse_hopeless_deadlines,
-        )
-    )
+    slots = Slots(_limits(declaration, running or DEFAULT_RUNNING))
     watch_slots(declaration.id, slots)
     return slots
+
+
+def _limits(declaration: ModelDeclaration, running: int) -> AdmissionLimits:
+    """Return the bounds of a model whose engine runs so many at once; no more are reserved than leave batch one."""
+    reserved = declaration.reserved_slots
+    return AdmissionLimits(
+        running=running,
+        reserved=default_reserved(running) if reserved is None else min(reserved, running - 1),
+        waiting=declaration.max_waiting,
+        waiting_batch=declaration.max_waiting_batch,
+        batch_turn=declaration.batch_turn,
+        refuses_hopeless=declaration.refuse_hopeless_deadlines,
+    )
 
 
 def _model(declaration: ModelDeclaration, backend: Backend, tokenizer: JsonTokenizer | None) -> Model:
@@ -233,6 +234,7 @@ def _model(declaration: ModelDeclaration, backend: Backend, tokenizer: JsonToken
         id=declaration.id,
         backend=backend,
         slots=_slots(declaration, info),
+        limits_for=None if declaration.max_running else partial(_limits, declaration),
         aliases=declaration.aliases,
         owned_by=declaration.owned_by,
         created_at_s=time.time(),

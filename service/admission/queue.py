@@ -14,6 +14,7 @@ The rules:
   kept for it as for anybody. A batch request that needs several slots uses up as
   many turns. A batch request that waits only for its class's own share (next
   rule) keeps nothing from interactive.
+- A request that needs more slots than there are now waits until nothing runs.
 - Batch leaves `reserved` slots free. A batch request that alone needs more than
   the rest may run while no other batch request does.
 
@@ -103,6 +104,11 @@ class AdmissionQueue:
             self._grant(now_s)
         return entry
 
+    def resize(self, limits: AdmissionLimits, now_s: float) -> list[Entry]:
+        """Go by other limits from now on; returns those that are granted by that. What runs and waits stays."""
+        self.limits = limits
+        return self._grant(now_s)
+
     def leave(self, entry: Entry, now_s: float) -> list[Entry]:
         """Let a request go, from the line or from work; returns those that are granted by that. Idempotent."""
         line = self._line(entry.priority)
@@ -151,8 +157,8 @@ class AdmissionQueue:
             entry = line.head
             assert entry is not None
             free = self.limits.running - self.running
-            if entry.count > free:
-                if free:
+            if min(entry.count, self.limits.running) > free:
+                if free > 0:
                     line.pin(entry)
                 break
             line.remove(entry)

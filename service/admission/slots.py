@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, Self
 
@@ -143,6 +143,10 @@ class Slots:
             await ticket.wait()
             yield
 
+    def resize(self, limits: AdmissionLimits) -> None:
+        """Go by other limits from now on. What runs and waits stays; with fewer slots than run, nobody gets one."""
+        self._wake_granted(self._queue.resize(limits, self._clock()))
+
     def note_first_token(self, seconds: float) -> None:
         """Note how long after it got its slots a request had its first token."""
         self._estimate.note_first_token(seconds, self._clock())
@@ -219,9 +223,11 @@ class Slots:
         now_s = self._clock()
         if entry.state is State.GRANTED:
             self._estimate.note_hold(now_s - entry.granted_s, now_s)
-        granted = self._queue.leave(entry, now_s)
-        for changed in (entry, *granted):
-            if (waiter := self._waiters.get(changed)) is not None:
+        self._wake_granted([entry, *self._queue.leave(entry, now_s)])
+
+    def _wake_granted(self, changed: Iterable[Entry]) -> None:
+        for entry in changed:
+            if (waiter := self._waiters.get(entry)) is not None:
                 _wake(waiter)
 
     def _full(self, priority: Priority, now_s: float) -> ServiceError:

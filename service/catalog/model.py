@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from service.admission.limits import AdmissionLimits
 from service.admission.slots import Slots
 from service.backends.base import Backend, Feature, Health
 from service.backends.tokenizer import EngineTokenizer
@@ -58,7 +60,8 @@ class Model:
     `template` is None for a model without chat. `max_context_tokens` is None
     when neither the engine nor the configuration says. `tool_format` and
     `reasoning_format` are how its answers are read; None if they are not parsed.
-    `health` is what the monitor saw last.
+    `health` is what the monitor saw last. `limits_for` are the bounds of admission for
+    an engine that runs so many at once; None where that is declared.
     """
 
     id: str
@@ -80,6 +83,18 @@ class Model:
     max_choices: int = 8
     default_sampling: Sampling = field(default_factory=Sampling)
     health: Health = Health.LOADING
+    limits_for: Callable[[int], AdmissionLimits] | None = None
+
+    def follow_engine(self) -> bool:
+        """Have as many slots as the engine says now that it runs; return whether that changed anything.
+
+        An engine that comes after the service, or is loaded anew, says so late.
+        """
+        told = self.backend.info.max_running
+        if self.limits_for is None or told is None or told == self.slots.running_limit:
+            return False
+        self.slots.resize(self.limits_for(told))
+        return True
 
     @property
     def can_call_tools(self) -> bool:

@@ -80,7 +80,9 @@ class Generation:
         requests = await fit(self.request, self.model, self.deadline, self.id)
         self._prompt, self._adds_special_tokens = requests[0].prompt, requests[0].add_special_tokens
         self._max_output_tokens = requests[0].sampling.max_output_tokens
-        async with slots.enter(count, priority=priority, tenant=self.tenant) as ticket:
+        # There may be fewer slots than when that was checked.
+        taken = min(count, slots.running_limit)
+        async with slots.enter(taken, priority=priority, tenant=self.tenant) as ticket:
             self.ticket, ahead = ticket, -1
             self.watch.enter(Phase.QUEUE, time.monotonic())
             while not ticket.is_granted and self.watch.soft is None:

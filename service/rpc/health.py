@@ -172,6 +172,13 @@ class HealthMonitor:
                 model.health = await model.backend.health(self._interval_s)
         except TimeoutError:
             model.health = Health.UNAVAILABLE
+        if model.health is Health.READY and model.follow_engine():
+            logger.info(
+                "model %s has %d slots now, as many as its engine runs at once",
+                model.id,
+                model.slots.running_limit,
+                extra={"model": model.id},
+            )
         if model.health is not before:
             level = logging.INFO if model.health is Health.READY else logging.WARNING
             logger.log(level, "model %s is %s", model.id, model.health.value, extra={"model": model.id})

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from service.backends.base import BackendInfo
+from service.backends.base import BackendInfo, Health
 from service.backends.triton.backend import TritonBackend
 from service.backends.triton.facts import model_facts
 from service.backends.triton.options import TritonOptions
+from service.catalog.file import ModelDeclaration
+from service.composition import DEFAULT_RUNNING, open_models
+from service.rpc.drain import Drain
+from service.rpc.health import HealthMonitor
 from tests.support.processes import free_ports
+from tests.support.service import eventually
 from tests.support.triton_fake import FakeTriton, model_config
 
 
@@ -87,6 +92,30 @@ async def test_nothing_is_known_where_no_server_answers_and_where_one_does_not_s
     assert (await info(nobody())).max_running is None
     fakes[0].configs["tensorrt_llm"].max_batch_size = 0
     assert (await info(fakes[0].url, fakes[1].url)).max_running is None
+
+
+@pytest.mark.parametrize(("declared", "slots"), [(None, 40), (3, 3)])
+async def test_there_are_as_many_slots_as_a_server_says_that_comes_after_the_service(
+    declared: int | None, slots: int
+) -> None:
+    port, fake = free_ports(1)[0], FakeTriton()
+    fake.configs["tensorrt_llm"].max_batch_size = 40
+    options = {"url": f"127.0.0.1:{port}", "metadata_timeout_s": 1}
+    declaration = ModelDeclaration(
+        id="m", backend="triton", template="none", options=options, max_running=declared, reserved_slots=2
+    )
+    registry = await open_models([declaration])
+    model, monitor = registry.get("m"), HealthMonitor(registry, Drain(), interval_s=0.2)
+    try:
+        await monitor.start()
+        assert model.slots.running_limit == (declared or DEFAULT_RUNNING)
+        await fake.start(port)
+        await eventually(lambda: model.health is Health.READY)
+        assert (model.slots.running_limit, model.slots.limits.reserved) == (slots, 2)
+    finally:
+        await monitor.stop()
+        await model.backend.close()
+        await fake.close()
 
 
 def test_a_group_has_its_instances_on_every_device_that_it_names() -> None:

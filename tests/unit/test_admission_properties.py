@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 import hypothesis.strategies as st
@@ -124,8 +124,8 @@ class PlainRules:
                 chosen = batch
             elif batch_used < self.limits.running_batch:
                 self.kept_for[Priority.BATCH] = batch
-        if chosen and chosen.count > free:
-            if free:
+        if chosen and min(chosen.count, self.limits.running) > free:
+            if free > 0:
                 self.kept_for[chosen.priority] = chosen
             return None
         return chosen
@@ -157,6 +157,7 @@ class QueueMachine(RuleBasedStateMachine):
     def start(self, limits: AdmissionLimits) -> None:
         self.queue = AdmissionQueue(limits)
         self.rules = PlainRules(limits)
+        self.most, self.most_batch = limits.running, limits.running_batch
 
     @precondition(lambda self: self.queue is not None)
     @rule(count=st.integers(1, 6), priority=st.sampled_from(PRIORITIES), tenant=st.sampled_from("abc"))
@@ -169,6 +170,16 @@ class QueueMachine(RuleBasedStateMachine):
         assert (entry is not None) == self.rules.enter(request)
         if entry is not None:
             self.entries.append((entry, request))
+
+    @precondition(lambda self: self.queue is not None)
+    @rule(running=st.integers(1, 8), reserved=st.integers(0, 3))
+    def resize(self, running: int, reserved: int) -> None:
+        assert self.queue is not None
+        limits = replace(self.queue.limits, running=running, reserved=min(reserved, running - 1))
+        granted = self.queue.resize(limits, 0.0)
+        self.rules.limits = limits
+        self.most, self.most_batch = max(self.most, running), max(self.most_batch, limits.running_batch)
+        assert [r for e in granted for other, r in self.entries if other is e] == self.rules.settle()
 
     @precondition(lambda self: self.entries)
     @rule(which=st.integers(0, 30))
@@ -187,13 +198,13 @@ class QueueMachine(RuleBasedStateMachine):
         for entry, request in self.entries:
             assert (entry.state is State.GRANTED) == (request in self.rules.running)
             assert (entry.state is State.WAITING) == (request in self.rules.waiting)
-        assert self.queue.running == self.rules.used() <= limits.running
+        assert self.queue.running == self.rules.used() <= self.most
         assert self.queue.waiting == len(self.rules.waiting)
         for priority in PRIORITIES:
             assert self.queue.running_of(priority) == self.rules.used(priority)
             assert self.queue.waiting_of(priority) == len(self.rules.line(priority)) <= limits.waiting_of(priority)
         batch = [request for request in self.rules.running if request.priority is Priority.BATCH]
-        assert len(batch) == 1 or self.queue.running_of(Priority.BATCH) <= limits.running_batch
+        assert len(batch) == 1 or self.queue.running_of(Priority.BATCH) <= self.most_batch
 
     @precondition(lambda self: self.queue is not None)
     @invariant()

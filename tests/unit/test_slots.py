@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -286,6 +287,37 @@ async def test_cancel_of_a_waiting_request_lets_the_other_class_on(priority: Pri
 def take_the_chance(slots: Slots) -> None:
     """Use up what one request a second has: it is let in without hope."""
     slots.check_deadline(0.0, 1)
+
+
+class TestResize:
+    async def test_more_slots_are_granted_at_once(self) -> None:
+        slots = slots_of(1)
+        with entered(slots), entered(slots) as second, entered(slots) as third:
+            waiting = asyncio.ensure_future(second.wait())
+            await asyncio.sleep(0)
+            slots.resize(replace(slots.limits, running=2))
+            assert await waiting
+            assert not third.is_granted
+            assert (slots.running_limit, slots.running, slots.waiting) == (2, 2, 1)
+
+    async def test_with_fewer_nobody_gets_one_until_as_few_run(self) -> None:
+        slots = slots_of(3)
+        with entered(slots) as first, entered(slots) as second, entered(slots), entered(slots) as last:
+            slots.resize(replace(slots.limits, running=2))
+            first.leave()
+            assert not last.is_granted
+            second.leave()
+            assert last.is_granted
+
+    async def test_who_waits_for_more_than_there_are_runs_alone(self) -> None:
+        slots = slots_of(4)
+        with entered(slots) as first, entered(slots, 4) as large, entered(slots) as last:
+            slots.resize(replace(slots.limits, running=2))
+            assert not large.is_granted
+            first.leave()
+            assert (large.is_granted, last.is_granted) == (True, False)
+            large.leave()
+            assert last.is_granted
 
 
 class TestEstimates:
