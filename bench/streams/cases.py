@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -71,6 +71,11 @@ class Case:
         return f"simulate: {json.dumps(self.script)}\n"
 
     @property
+    def has_connection(self) -> bool:
+        """Whether each stream has a connection to the service of its own."""
+        return self.wire == "grpc" and self.per_connection == 1
+
+    @property
     def is_frozen(self) -> bool:
         """Whether the reader stops."""
         return self.reading is not Reading.ALL
@@ -92,67 +97,41 @@ def cases(*, is_quick: bool, file_limit: int) -> list[Case]:
     """Return the cases in the order in which they are measured; `file_limit` bounds connections."""
     scale = 10 if is_quick else 1
     idle, frozen = IDLE_STREAMS // scale, FROZEN_STREAMS // scale
-    prefill = {"prefill_ms": AN_HOUR_MS}
     # Long enough for all streams to begin before the first token, and for the last one to be full before the
     # first is given up: only then the height is that of all.
     begins_s, patience_s = (5.0, 20.0) if is_quick else (20.0, 90.0)
     words: dict[str, object] = {"prefill_ms": begins_s * 1000, "token_ms": 0}
     flat_out = words | {"tokens": [TOKEN]}
+
+    def idling(name: str, wire: Wire, streams: int, per_connection: int) -> Case:
+        script = {"prefill_ms": AN_HOUR_MS}
+        return Case(
+            name=f"idle in prefill, {name}",
+            wire=wire,
+            streams=streams,
+            per_connection=per_connection,
+            script=script,
+            reading=Reading.ALL,
+        )
+
+    def freezing(name: str, wire: Wire, reading: Reading, per_connection: int = 1) -> Case:
+        return Case(
+            name=f"frozen, {name}",
+            wire=wire,
+            streams=frozen,
+            per_connection=per_connection,
+            script=flat_out,
+            reading=reading,
+            timeout_s=patience_s,
+            begins_s=begins_s,
+        )
+
     return [
-        Case(
-            name="idle in prefill, gRPC",
-            wire="grpc",
-            streams=idle,
-            per_connection=STREAMS_PER_CONNECTION,
-            script=prefill,
-            reading=Reading.ALL,
-        ),
-        Case(
-            name="idle in prefill, HTTP",
-            wire="http",
-            streams=min(idle, file_limit - SPARE_FILES),
-            per_connection=1,
-            script=prefill,
-            reading=Reading.ALL,
-        ),
-        Case(
-            name="frozen, gRPC, socket not read",
-            wire="grpc",
-            streams=frozen,
-            per_connection=1,
-            script=flat_out,
-            reading=Reading.SOCKET,
-            timeout_s=patience_s,
-            begins_s=begins_s,
-        ),
-        Case(
-            name="frozen, gRPC, window not returned",
-            wire="grpc",
-            streams=frozen,
-            per_connection=FROZEN_PER_CONNECTION,
-            script=flat_out,
-            reading=Reading.WINDOW,
-            timeout_s=patience_s,
-            begins_s=begins_s,
-        ),
-        Case(
-            name="frozen, HTTP",
-            wire="http",
-            streams=frozen,
-            per_connection=1,
-            script=flat_out,
-            reading=Reading.SOCKET,
-            timeout_s=patience_s,
-            begins_s=begins_s,
-        ),
-        Case(
-            name="frozen, HTTP, a word a token",
-            wire="http",
-            streams=WORDS_STREAMS // scale,
-            per_connection=1,
-            script=words,
-            reading=Reading.SOCKET,
-            timeout_s=patience_s,
-            begins_s=begins_s,
-        ),
+        idling("gRPC", "grpc", idle, STREAMS_PER_CONNECTION),
+        idling("HTTP", "http", min(idle, file_limit - SPARE_FILES), 1),
+        idling("gRPC, a connection each", "grpc", frozen, 1),
+        freezing("gRPC, socket not read", "grpc", Reading.SOCKET),
+        freezing("gRPC, window not returned", "grpc", Reading.WINDOW, FROZEN_PER_CONNECTION),
+        freezing("HTTP", "http", Reading.SOCKET),
+        replace(freezing("HTTP, a word a token", "http", Reading.SOCKET), streams=WORDS_STREAMS // scale, script=words),
     ]

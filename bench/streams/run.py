@@ -39,9 +39,10 @@ CLOSED_S: Final = 3.0
 class Seen:
     """What one case did. `height` is the largest memory of each process while the streams were there.
 
-    `opened_s`: until all had begun. `running`: slots in use when memory had risen nearly so far. `freed_s`: from the
-    first tokens until nothing waited or ran any more, though no reader had left; None if that did not happen.
-    `closed_s`: from the end of all connections until nothing was left. `after`: a little later.
+    `opened_s`: until all had begun. `running`: slots in use when memory had risen nearly so far; of idle streams,
+    at most. `freed_s`: from the first tokens until nothing waited or ran any more, though no reader had left; None
+    if that did not happen. `closed_s`: from the end of all connections until nothing was left. `after`: a little
+    later.
     """
 
     case: Case
@@ -97,19 +98,24 @@ async def _measure(path: Path, case: Case) -> Seen:
         height = Rss(0.0, max(one.service_kib for one in samples), max(one.gateway_kib for one in samples))
         high_kib = before.both_kib + HIGH_SHARE * (max(one.both_kib for one in samples) - before.both_kib)
         high_s = next(one.at_s for one in samples if one.both_kib >= high_kib)
-        _, then = min(loads, key=lambda one: abs(one[0] - high_s))
+        # Of streams that fill up: those that were there when nearly all memory was. Idle ones have all they ever get.
+        then = min(loads, key=lambda one: abs(one[0] - high_s)) if case.is_frozen else max(loads, key=_running)
         return Seen(
             case=case,
             before=before,
             height=height,
             opened_s=opened_s,
-            running=then.running,
+            running=then[1].running,
             freed_s=freed_s,
             closed_s=closed_s,
             after=rss_now(path, 0.0),
             files_before=files_before,
             files_after=_files(path),
         )
+
+
+def _running(seen: tuple[float, Load]) -> int:
+    return seen[1].running
 
 
 async def _warm_up(path: Path) -> None:

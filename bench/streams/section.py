@@ -24,10 +24,13 @@ def measure(options: Options) -> list[Line]:
     limit = raise_file_limit()
     lines: list[Line] = []
     idle: dict[Wire, Seen] = {}
+    connection_kib = 0.0
     for case in cases(is_quick=options.is_quick, file_limit=limit):
         seen = measure_case(case)
-        idle.setdefault(case.wire, seen)  # idle ones are first
-        lines += judge(seen, idle[case.wire])
+        shared = idle.setdefault(case.wire, seen)  # idle ones are first
+        if case.has_connection and not case.is_frozen:
+            connection_kib = kib_per_stream(seen)["service"] - kib_per_stream(shared)["service"]
+        lines += judge(seen, shared, connection_kib if case.has_connection else 0.0)
     return lines
 
 
@@ -39,21 +42,30 @@ def kib_per_stream(seen: Seen) -> dict[str, float]:
     return {"service": service} if seen.case.wire == "grpc" else {"service": service, "gateway": gateway}
 
 
-def judge(seen: Seen, idle: Seen) -> Iterable[Line]:
-    """Return the figures of one case; `idle` is the one in which nothing happens."""
+def judge(seen: Seen, idle: Seen, connection_kib: float = 0.0) -> Iterable[Line]:
+    """Return the figures of one case; `idle` is the one in which nothing happens.
+
+    connection_kib: what the service keeps for a connection, where each stream has its own; it is no part of the stream.
+    """
     case, before, height, after = seen.case, seen.before, seen.height, seen.after
     yield figure(f"{case.streams:,} streams: {case.name}", f"begun in {seen.opened_s:.1f} s")
     per_stream, nothing = kib_per_stream(seen), kib_per_stream(idle)
     for name, kib in per_stream.items():
-        what = f"  RSS per stream, {name}"
-        more = f"{kib - nothing[name]:.1f} more than an idle one"
-        yield at_most(what, kib, FROZEN_KIB, "KiB", more=more) if case.is_frozen else figure(what, f"{kib:.1f} KiB")
+        what, own_kib = f"  RSS per stream, {name}", kib - connection_kib
+        more = f"{own_kib - nothing[name]:.1f} more than an idle one"
+        if connection_kib:
+            yield figure("  RSS per stream and connection, service", f"{kib:.1f} KiB")
+            yield figure("  of which the connection", f"{connection_kib:.1f} KiB")
+        yield (
+            at_most(what, own_kib, FROZEN_KIB, "KiB", more=more)
+            if case.is_frozen
+            else figure(what, f"{own_kib:.1f} KiB")
+        )
     if len(per_stream) > 1:
         yield figure("  RSS per stream, both", f"{sum(per_stream.values()):.1f} KiB")
     is_whole = seen.running == case.streams
-    yield holds(
-        "  slots in use when 95 % of that was there", f"{seen.running:,}", f"{case.streams:,}", is_kept=is_whole
-    )
+    when = "when 95 % of that was there" if case.is_frozen else "at most"
+    yield holds(f"  slots in use {when}", f"{seen.running:,}", f"{case.streams:,}", is_kept=is_whole)
     if case.is_frozen:
         freed = "not freed" if seen.freed_s is None else f"after {seen.freed_s:.1f} s"
         limit = f"patience of {case.timeout_s:.0f} s, and what follows"
