@@ -81,9 +81,12 @@ class FanOut:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_left = True
-        for task in self._tasks:
+        # An ended task has the frames that its end passed, and those this object.
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait(tasks)
+        self._queue = asyncio.Queue()
 
     def __aiter__(self) -> Self:
         return self
@@ -93,7 +96,10 @@ class FanOut:
             item = await self._queue.get()
             if isinstance(item, BaseException):
                 self._is_over = True
-                raise item
+                try:
+                    raise item
+                finally:
+                    del item  # its traceback has this frame
             number, event = item
             if event is None:
                 self._ended += 1

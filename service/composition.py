@@ -195,11 +195,14 @@ def _reasoning_format(name: str, template: ChatTemplate | None) -> ReasoningForm
 
 def _slots(declaration: ModelDeclaration, info: BackendInfo) -> Slots:
     """Return the model's slots, watched by the gauges. Raises INVALID_FIELD if more are reserved than there are."""
-    running, reserved = declaration.max_running or info.max_running, declaration.reserved_slots
-    if running and reserved is not None and (problem := reserved_problem(reserved, running)):
+    told, reserved = declaration.max_running or info.max_running, declaration.reserved_slots
+    running = told or DEFAULT_RUNNING
+    if reserved is not None and (problem := reserved_problem(reserved, running)):
         message = f"model {declaration.id!r}: reserved_slots {problem}; max_running sets how many there are."
-        raise ServiceError(Reason.INVALID_FIELD, message)
-    slots = Slots(_limits(declaration, running or DEFAULT_RUNNING))
+        if told or declaration.backend != "triton":  # a Triton that is not there yet tells later
+            raise ServiceError(Reason.INVALID_FIELD, message)
+        logger.warning("%s", message)
+    slots = Slots(_limits(declaration, running))
     watch_slots(declaration.id, slots)
     return slots
 

@@ -1,8 +1,8 @@
 """How long a wait is likely to be, and how long it is at least, from what was seen last. Pure: times are given.
 
-Two kinds of numbers are kept, the last 64 of each and none older than a minute:
-how long requests held their slots, and how long after they got them their first
-token came. Two questions are answered from them:
+Two kinds of numbers are kept: how long requests held their slots, the last 64 and
+none older than a minute, and how long after they got them their first token came at
+the least, ever. Two questions are answered from them:
 
 - `expected_wait_s`: the mean. Slots come free one after the other, in the mean
   time of a hold divided by the slots that there are. It is shown to callers, and
@@ -11,20 +11,22 @@ token came. Two questions are answered from them:
   end at once, so that only whole rounds of the slots count that have to pass
   after that; a round takes the lower quartile of the holds, or their mean if that is
   less (many may have been cancelled), and the first token half of the shortest time
-  that one took. With fewer than 16 numbers of a kind its
+  that one ever took. With fewer than 16 numbers of a kind its
   part is 0: nothing is refused by it.
 
-A bound that is wrong for some, short prompts among long ones, would keep itself
-alive, because whom it refuses is never seen. So of the requests that have no hope
-by it one a second is let in all the same (`takes_a_chance`): one that does get its
-first token early brings the bound down for all. Old numbers are forgotten besides.
+A wrong bound for the first token, when only long prompts were seen yet, would keep
+itself alive, because whom it refuses is never seen. So of the requests that it alone
+would refuse about one a second is let in all the same, drawn by lot (`takes_a_chance`):
+one that does get its first token early brings the bound down for good. The line
+corrects itself: those ahead do run, and are seen.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +35,6 @@ __all__ = ["Forecast", "LoadEstimate"]
 KEPT: Final = 64
 KEPT_S: Final = 60.0
 LEAST_TO_REFUSE: Final = 16
-CHANCE_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +57,24 @@ class Forecast:
 class LoadEstimate:
     """What was seen of one model lately. All times are seconds, `now_s` on any one monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, lot: Callable[[], float] = random.random) -> None:
         self._holds = _Recent()
-        self._first_tokens = _Recent()
-        self._last_chance_s = -math.inf
+        self._first_tokens = 0
+        self._least_first_token_s = math.inf
+        # From 0 to 1, evenly.
+        self._lot = lot
+        # Those that asked for a chance: in this second, and in the one before.
+        self._second = 0
+        self._asked = self._asked_before = 0
 
     def note_hold(self, held_s: float, now_s: float) -> None:
         """Note how long a request had its slots."""
         self._holds.note(held_s, now_s)
 
-    def note_first_token(self, took_s: float, now_s: float) -> None:
+    def note_first_token(self, took_s: float) -> None:
         """Note how long after it got its slots a request had its first token."""
-        self._first_tokens.note(took_s, now_s)
+        self._first_tokens += 1
+        self._least_first_token_s = min(self._least_first_token_s, took_s)
 
     def expected_wait_s(self, shortage: float, lanes: int, now_s: float) -> float | None:
         """Return the mean time until `shortage` slots of `lanes` came free; None if nothing was seen lately."""
@@ -76,8 +83,7 @@ class LoadEstimate:
 
     def forecast(self, slots_ahead: int, count: int, lanes: int, now_s: float) -> Forecast:
         """Return the least that a request for `count` slots has to expect behind `slots_ahead` others."""
-        first_tokens = self._first_tokens.values(now_s)
-        first_token_s = min(first_tokens) / 2 if len(first_tokens) >= LEAST_TO_REFUSE else 0.0
+        first_token_s = self._least_first_token_s / 2 if self._first_tokens >= LEAST_TO_REFUSE else 0.0
         rounds = (slots_ahead + min(count, lanes) - 1) // lanes
         queue_s = 0.0
         if rounds > 0:
@@ -88,11 +94,13 @@ class LoadEstimate:
         return Forecast(queue_s=queue_s, first_token_s=first_token_s)
 
     def takes_a_chance(self, now_s: float) -> bool:
-        """Return True for one request a second of those that ask: it is let in although it has no hope."""
-        if now_s - self._last_chance_s < CHANCE_EVERY_S:
-            return False
-        self._last_chance_s = now_s
-        return True
+        """Return True for about one request a second of those that ask, whoever they are: it is let in."""
+        second = int(now_s)
+        if second != self._second:
+            self._asked_before = self._asked if second == self._second + 1 else 0
+            self._second, self._asked = second, 0
+        self._asked += 1
+        return self._lot() * max(self._asked, self._asked_before) < 1
 
 
 class _Recent:

@@ -209,9 +209,12 @@ class AdmissionQueue:
             self._passed = min(self._passed, 0)
 
     def _outlook(self, priority: Priority, count: int, before: Before) -> Outlook:
-        limits, free = self.limits, self.limits.running - self.running
+        limits, free = self.limits, float(self.limits.running - self.running)
         lanes = limits.running_of(priority)
-        need: float = before.slots + count
+        need: float = before.slots + min(count, limits.running)
+        if free < 0:
+            # More run than there are slots now: so many come free in turn, and not as many as `lanes`.
+            free *= lanes / self.running
         if priority is Priority.INTERACTIVE:
             if self._is_batch_due():
                 head = self._batch.head

@@ -7,6 +7,7 @@ takes in `estimate`.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -76,11 +77,19 @@ class Ticket:
 
 
 class Slots:
-    """The slots of one model and its waiting lines; for one event loop. `clock` is monotonic, in seconds."""
+    """The slots of one model and its waiting lines; for one event loop.
 
-    def __init__(self, limits: AdmissionLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    `clock` is monotonic, in seconds; `lot` draws from 0 to 1, evenly.
+    """
+
+    def __init__(
+        self,
+        limits: AdmissionLimits,
+        clock: Callable[[], float] = time.monotonic,
+        lot: Callable[[], float] = random.random,
+    ) -> None:
         self._queue = AdmissionQueue(limits)
-        self._estimate = LoadEstimate()
+        self._estimate = LoadEstimate(lot)
         self._clock = clock
         self._waiters: dict[Entry, asyncio.Future[None]] = {}
         self._refused_s: float | None = None
@@ -149,7 +158,7 @@ class Slots:
 
     def note_first_token(self, seconds: float) -> None:
         """Note how long after it got its slots a request had its first token."""
-        self._estimate.note_first_token(seconds, self._clock())
+        self._estimate.note_first_token(seconds)
 
     def check_room(self, priority: Priority = Priority.INTERACTIVE) -> None:
         """Raise QUEUE_FULL if a request that came now would find its line full.
@@ -171,14 +180,16 @@ class Slots:
     ) -> None:
         """Raise DEADLINE_TOO_SHORT if a request that came now could not have a token in time.
 
-        `service.admission.estimate` says what is taken for certain; one a second may prove it wrong.
+        `service.admission.estimate` says what is taken for certain, and who may prove it wrong.
         """
         if not self.limits.refuses_hopeless:
             return
         now_s = self._clock()
         outlook = self._queue.outlook_of_new(count, priority, tenant)
         least = self._estimate.forecast(outlook.slots_ahead, count, self.limits.running_of(priority), now_s)
-        if not least.is_hopeless(remaining_s) or self._estimate.takes_a_chance(now_s):
+        if not least.is_hopeless(remaining_s):
+            return
+        if least.queue_s <= remaining_s and self._estimate.takes_a_chance(now_s):
             return
         remaining_ms, queue_ms, first_token_ms = (
             round(1000 * seconds) for seconds in (remaining_s, least.queue_s, least.first_token_s)

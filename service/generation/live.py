@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from service.core.errors import Reason, ServiceError
-from service.core.events import Timing, Usage
+from service.core.events import Completed, Timing, Usage
 from service.core.request import Priority
 from service.generation.limits import Limits
 from service.generation.outbox import Outbox
@@ -145,21 +145,23 @@ class LiveGeneration:
 
     async def _run(self) -> None:
         watch, outbox = self.watch, self.outbox
-        put, is_late = outbox.put, False
+        put, is_complete, is_late = outbox.put, False, False
         try:
             with watch:
                 try:
                     async with aclosing(self.generation.events()) as events:
                         async for event in events:
                             put(event)
-                            if outbox.waiting:
+                            if type(event) is Completed:
+                                is_complete = True  # nothing follows that needs room, or could still go wrong
+                            elif outbox.waiting and not watch.ends_softly():  # its end is a few events
                                 await self._give_way()
                 except asyncio.CancelledError:
-                    is_caller = watch.cause is Cause.CALLER
-                    self.failure = watch.failure()
-                    if self.failure is None and not is_caller:
+                    is_caller, failure = watch.cause is Cause.CALLER, watch.failure()
+                    if failure is None and not is_caller:
                         raise
-                    is_late = True
+                    if not is_complete:
+                        self.failure, is_late = failure, True
         except ServiceError as error:
             self.failure = error
         except asyncio.CancelledError:
@@ -185,8 +187,11 @@ class LiveGeneration:
             if self.outbox.is_full:
                 phase, since_s = watch.phase, watch.since_s
                 watch.enter(Phase.ROOM, time.monotonic())
-                await self.outbox.room()
-                watch.enter(phase, since_s)
+                try:
+                    await self.outbox.room()
+                finally:
+                    # The line was not left meanwhile; an engine was not waited for.
+                    watch.enter(phase, since_s if phase is Phase.QUEUE else time.monotonic())
             else:
                 await asyncio.sleep(0)
         except asyncio.CancelledError:

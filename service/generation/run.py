@@ -85,10 +85,12 @@ class Generation:
         async with slots.enter(taken, priority=priority, tenant=self.tenant) as ticket:
             self.ticket, ahead = ticket, -1
             self.watch.enter(Phase.QUEUE, time.monotonic())
-            while not ticket.is_granted and self.watch.soft is None:
+            while not ticket.is_granted and not self.watch.ends_softly():
                 if output.queue_events and (now_ahead := ticket.ahead) != ahead:
                     ahead = now_ahead
                     yield Queued(ahead, ticket.estimated_wait_s())
+                    if self.watch.ends_softly():
+                        break  # taken while the event waited for its reader
                 try:
                     await ticket.wait(_QUEUE_EVENT_S if output.queue_events else None)
                 except asyncio.CancelledError:

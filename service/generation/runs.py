@@ -77,16 +77,21 @@ class _MergedRuns:
             if choice in self._stopped:
                 continue
             if isinstance(item, Exception):
-                raise item
+                try:
+                    raise item
+                finally:
+                    del item  # its traceback has this frame
             return choice, item
 
     async def stop(self, choice: int) -> None:
         self._stopped.add(choice)
-        await self._end([self._tasks[choice]])
+        await self._end(self._tasks[choice : choice + 1])
 
     async def aclose(self) -> None:
         self._stopped.update(range(len(self._tasks)))
         await self._end(self._tasks)
+        # An ended task has the frames that its end passed, and those this object; what is queued nobody takes.
+        self._tasks, self._queue = [], asyncio.Queue()
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:

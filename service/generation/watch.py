@@ -114,6 +114,10 @@ class Watch:
         """When it began to wait for that."""
         return self._since_s
 
+    def ends_softly(self) -> bool:
+        """Return True once a soft cause has come: what was made until now is the answer."""
+        return self.soft is not None
+
     def interrupt(self, cause: Cause) -> None:
         """End the task's work for `cause`. The first one stands, but a hard one wins over a soft one not yet taken."""
         is_soft = cause in _SOFT
@@ -203,6 +207,8 @@ class Watch:
         self._timer = self._loop.call_later(max(0.0, due_s - now_s), self._check)
 
     def _phase_due_s(self) -> float:
+        if self.cause is not None:
+            return math.inf  # it is ending: what stops is not silent
         match self._phase:
             case Phase.QUEUE:
                 return self._since_s + self._queue_s

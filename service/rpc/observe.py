@@ -118,7 +118,8 @@ def _observed(
                 raise invalid([Violation("", "the bytes are no message of this method's request type")])
             await door.enter()
             return await behavior(request, context)
-        except grpc.aio.AbortError:
+        except grpc.aio.AbortError as error:
+            call.note(error)  # a status that nobody here knows; no handler does this
             raise
         except grpc.aio.InternalError as error:
             # How grpc.aio reports a write to a client that has left.

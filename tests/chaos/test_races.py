@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.context import Context
 
 from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import generation_pb2_grpc
 from service.backends.base import EngineItem, EngineRequest
 from service.backends.simulator import SimulatorBackend
+from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
+from service.core.events import FinishReason
+from service.core.timing import StreamClock
 from service.generation.limits import Limits
+from service.generation.live import LiveGeneration
+from service.generation.run import Generation
+from service.generation.watch import Cause, Phase, Watch
+from service.rpc.convert import request_from_proto
+from service.rpc.reader import ReaderWatch
+from service.telemetry.trace import GenerationTrace
 from tests.support.service import Failure, RunningService, eventually, running_service, script, simulated_model
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(30)]
@@ -172,3 +184,79 @@ async def test_a_waiting_reader_of_one_event_at_a_time_is_not_taken_for_a_slow_o
         await asyncio.sleep(3 * LIMIT_S)
         blocker.cancel()
         assert (await rest_of(call))[-1] == "completed"
+
+
+# What one reader holds that has read `started` and then stops: with less room than this the rest waits for it.
+NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+WHOLE = gen.GenerateRequest(
+    model="sim", prompt=script(tokens=["x" * 3000], output_tokens=84), sampling={"max_output_tokens": 4000}
+)
+
+
+async def unread(unsent_events: int, act: Callable[[RunningService], Awaitable[None]]) -> tuple[int, list[str]]:
+    """Return how many events waited for a reader who stopped, and the kinds that it got after `act`."""
+    limits = Limits(unsent_events=unsent_events, unsent_bytes=10**9, room_s=2 * LIMIT_S)
+    async with (
+        running_service(limits=limits) as service,
+        grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=NARROW) as channel,
+    ):
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(WHOLE, timeout=TIMEOUT_S)
+        await call.read()
+        await eventually(lambda: service.sim.running == 0)
+        (live,) = service.server.drain._running
+        assert isinstance(live, LiveGeneration)
+        waiting = live.outbox.waiting
+        await act(service)
+        return waiting, await rest_of(call)
+
+
+async def test_a_whole_answer_that_fills_the_room_is_nobodys_to_spoil() -> None:
+    async def nothing(service: RunningService) -> None:
+        assert service.models["sim"].slots.running == 0
+
+    async def drain(service: RunningService) -> None:
+        await nothing(service)
+        service.server.drain.begin(0)
+        await asyncio.sleep(0.05)
+
+    async def wait(service: RunningService) -> None:
+        await nothing(service)
+        await asyncio.sleep(3 * LIMIT_S)
+
+    waiting, kinds = await unread(10**6, nothing)
+    assert kinds[-1] == "completed"
+    for act in (drain, wait):
+        assert (await unread(waiting, act))[1][-1] == "completed"
+
+
+@pytest.mark.parametrize("by", ["a cancel", "its time limit"])
+async def test_an_engine_that_is_stopped_is_not_silent(by: str) -> None:
+    limits = Limits(first_token_s=LIMIT_S, token_gap_s=LIMIT_S)
+    async with running_service(simulated_model("sim", backend=SlowToStop()), limits=limits) as service:
+        request = gen.GenerateRequest(model="sim", prompt=script(token_ms=20))
+        if by == "its time limit":
+            request.time_limit.FromNanoseconds(round(0.2 * 1e9))
+        call = service.generation.Generate(request, timeout=TIMEOUT_S)
+        started = (await call.read()).started
+        if by == "a cancel":
+            await cancel(service, started.generation_id)
+        assert (await rest_of(call))[-2:] == ["choice_finished", "completed"]
+
+
+async def test_a_cancel_is_taken_in_the_line_while_a_place_in_it_waits_for_its_reader() -> None:
+    limits = Limits(unsent_events=1, room_s=2 * LIMIT_S)
+    model = simulated_model(running=1)
+    wanted, _ = request_from_proto(
+        gen.GenerateRequest(model="sim", prompt="hi", output=gen.OutputOptions(queue_events=True))
+    )
+    deadline = Deadline.after(TIMEOUT_S)
+    watch, trace = Watch(deadline, limits), GenerationTrace("gen_1", "sim", model.backend.info, Context())
+    generation = Generation("gen_1", wanted, model, watch, deadline, StreamClock(time.monotonic()), trace)
+    with ExitStack() as stack:
+        ticket = model.slots.enter()
+        stack.callback(ticket.leave)
+        async with LiveGeneration(generation, watch, limits, ReaderWatch(deadline, TIMEOUT_S)) as live:
+            await eventually(lambda: watch.phase is Phase.ROOM)
+            live.interrupt(Cause.CANCEL)
+            await eventually(lambda: live.has_ended, LIMIT_S)
+            assert (live.failure, generation.finish_reasons) == (None, [FinishReason.CANCELLED])

@@ -72,9 +72,42 @@ async def stopped(service: RunningService) -> None:
         pass
 
 
+async def several_left(service: RunningService) -> None:
+    request = GenerateRequest(model="sim", prompt=ENDLESS, choice_count=3)
+    call = service.generation.Generate(request, timeout=20)
+    await call.read()
+    call.cancel()
+
+
+async def several_failed(service: RunningService) -> None:
+    request = GenerateRequest(model="sim", prompt=script(fault="error", fault_after=1), choice_count=3)
+    await service.failure(request)
+
+
+async def several_stopped(service: RunningService) -> None:
+    request = GenerateRequest(model="sim", prompt=script(tokens=["a", "STOP"], token_ms=1), choice_count=3)
+    request.stop.sequences.append("STOP")
+    await service.events(request)
+
+
 @pytest.mark.parametrize(
     "call",
-    [completed, several_choices, refused, invalid, failed, crashed, stalled, out_of_time, limited, left, stopped],
+    [
+        several_left,
+        several_failed,
+        several_stopped,
+        completed,
+        several_choices,
+        refused,
+        invalid,
+        failed,
+        crashed,
+        stalled,
+        out_of_time,
+        limited,
+        left,
+        stopped,
+    ],
 )
 async def test_the_service_keeps_nothing_of_a_call(call: object, caplog: pytest.LogCaptureFixture) -> None:
     assert callable(call)

@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.fake_service import HANG, Fail, FakeService, completed, delta, fake_service, finished, started
 from tests.support.garbage import kept_by_cycles
-from tests.support.gateway_harness import CHAT, RawClient, RunningGateway, chat_body, running_gateway
+from tests.support.gateway_harness import RawClient, RunningGateway, chat_body, running_gateway
 
+COMPLETIONS = "/v1/completions"
 ANSWER = (started(), delta("a"), delta("b"), finished(), completed())
 
 
@@ -40,7 +41,28 @@ async def failed_late(fake: FakeService, client: RawClient) -> None:
     assert b"backend_error" in (await client.post(chat_body(stream=True))).body
 
 
-@pytest.mark.parametrize("ask", [streamed, whole, wrong, unknown, failed, failed_late])
+async def fanned_out(fake: FakeService, client: RawClient) -> None:
+    fake.will(*ANSWER)
+    fake.will(*ANSWER)
+    body = {"model": "m", "prompt": ["a", "b"], "stream": True}
+    assert (await client.post(body, COMPLETIONS)).status == 200
+
+
+async def fanned_out_failed(fake: FakeService, client: RawClient) -> None:
+    fake.will(*ANSWER)
+    fake.will(started(), Fail(code=grpc.StatusCode.INTERNAL, reason="BACKEND_ERROR"))
+    assert (await client.post({"model": "m", "prompt": ["a", "b"]}, COMPLETIONS)).status == 500
+
+
+async def against_the_contract(fake: FakeService, client: RawClient) -> None:
+    fake.will(delta("a"), started(), finished(), completed())
+    assert (await client.post(chat_body())).status == 500
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [streamed, whole, wrong, unknown, failed, failed_late, fanned_out, fanned_out_failed, against_the_contract],
+)
 async def test_the_gateway_keeps_nothing_of_a_request(ask: object) -> None:
     assert callable(ask)
     async with fake_service() as fake, running_gateway(fake.address) as gateway:
@@ -57,17 +79,20 @@ async def test_the_gateway_keeps_nothing_of_a_request(ask: object) -> None:
         assert not kept
 
 
-async def test_the_gateway_keeps_nothing_of_a_request_whose_client_left() -> None:
+@pytest.mark.parametrize("prompts", [1, 2])
+async def test_the_gateway_keeps_nothing_of_a_request_whose_client_left(prompts: int) -> None:
     async with fake_service() as fake, running_gateway(fake.address) as gateway:
 
         async def once() -> None:
-            fake.will(started(), delta("a"), HANG)
+            for _ in range(prompts):
+                fake.will(started(), delta("a"), HANG)
             async with gateway.connect() as client:
-                await client.send("POST", CHAT, chat_body(stream=True))
-                call = await fake.next_call()
+                await client.send("POST", COMPLETIONS, {"model": "m", "prompt": ["a"] * prompts, "stream": True})
+                calls = [await fake.next_call() for _ in range(prompts)]
                 await client.head()
                 client.leave()
-                await call.wait_cancelled()
+                for call in calls:
+                    await call.wait_cancelled()
 
         await once()
         with kept_by_cycles("gateway.", "headrace._", "starlette.") as kept:

@@ -324,12 +324,12 @@ async def test_a_deadline_that_nobody_met_lately_is_refused_until_somebody_meets
     async with running_service() as service:
         slow, quick = request(script(prefill_ms=1500, output_tokens=1)), request(script(output_tokens=1))
         await asyncio.gather(*(service.events(slow) for _ in range(16)))
-        failures = [await service.failure(slow, timeout=0.4) for _ in range(2)]
-        assert failures[-1].code is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert failures[-1].info.reason == "DEADLINE_TOO_SHORT"
-        assert int(failures[-1].info.metadata["firstTokenMs"]) >= 750
-        assert failures[-1].info.metadata["queueMs"] == "0"
-        assert failures[0].info.reason != "DEADLINE_TOO_SHORT", "one a second is let in"
+        failures = await asyncio.gather(*(service.failure(slow, timeout=0.4) for _ in range(50)))
+        assert {failure.code for failure in failures} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        refused = [failure for failure in failures if failure.info.reason == "DEADLINE_TOO_SHORT"]
+        assert 25 < len(refused) < 50, "a few are let in, by lot"
+        assert int(refused[0].info.metadata["firstTokenMs"]) >= 750
+        assert refused[0].info.metadata["queueMs"] == "0"
         async with asyncio.timeout(10):
             while True:
                 try:

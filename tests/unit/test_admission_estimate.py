@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import hypothesis.strategies as st
@@ -16,7 +17,7 @@ def seen(holds: Sequence[float] = (), first_tokens: Sequence[float] = (), now_s:
     for held_s in holds:
         estimate.note_hold(held_s, now_s)
     for took_s in first_tokens:
-        estimate.note_first_token(took_s, now_s)
+        estimate.note_first_token(took_s)
     return estimate
 
 
@@ -37,12 +38,11 @@ def test_the_last_64_holds_count() -> None:
 
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
-    estimate = seen(holds=[5.0], first_tokens=[1.0] * 16)
+    estimate = seen(holds=[5.0])
     estimate.note_hold(1.0, 130.0)
     assert estimate.expected_wait_s(1.0, 1, 160.0) == pytest.approx(3.0)
     assert estimate.expected_wait_s(1.0, 1, 160.1) == pytest.approx(1.0)
     assert estimate.expected_wait_s(1.0, 1, 190.1) is None
-    assert estimate.forecast(0, 1, 1, 160.1).first_token_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,25 @@ def test_a_round_takes_the_lower_quartile_of_the_holds() -> None:
     assert estimate.forecast(1, 1, 1, 100.0).queue_s == 4.0
 
 
-def test_the_first_token_takes_half_of_the_shortest() -> None:
-    estimate = seen(first_tokens=[0.5] * 15 + [0.2])
-    assert estimate.forecast(0, 1, 1, 100.0) == Forecast(queue_s=0.0, first_token_s=0.1)
+def test_the_first_token_takes_half_of_the_shortest_ever() -> None:
+    estimate = seen(first_tokens=[0.2] + [0.5] * 100)
+    assert estimate.forecast(0, 1, 1, 10_000.0) == Forecast(queue_s=0.0, first_token_s=0.1)
+
+
+@pytest.mark.parametrize("per_s", [1, 10, 1000])
+def test_about_one_a_second_has_a_chance_whoever_else_asks(per_s: int) -> None:
+    chance = random.Random(1)
+    estimate = LoadEstimate(chance.random)
+    lucky = [number for number in range(200 * per_s) if estimate.takes_a_chance(number / per_s)]
+    assert 150 <= len(lucky) <= 450, "a little more, as each second begins with few"
+    # Of those that ask in turn each has its share: nobody who asks first takes it from the others.
+    if per_s > 1:
+        assert 0.25 < sum(number % 2 for number in lucky) / len(lucky) < 0.75
+
+
+def test_who_asks_less_than_once_a_second_always_has_a_chance() -> None:
+    estimate = LoadEstimate(lambda: 0.999)
+    assert all(estimate.takes_a_chance(1.5 * number) for number in range(20))
 
 
 @pytest.mark.parametrize(("count", "is_known"), [(15, False), (16, True)])

@@ -399,6 +399,15 @@ class TestOutlook:
         play.enter("b1*4", "b2", "b3")
         assert play.queue.outlook(play.entries["b3"]) == (1, 1, 2.0, 4)
 
-    def test_more_slots_than_there_are_can_be_asked_about(self) -> None:
+    def test_who_needs_more_slots_than_there_are_waits_until_nothing_runs(self) -> None:
         play = Play(running=2)
-        assert play.queue.outlook_of_new(5, INTERACTIVE, "").shortage == 3
+        assert play.queue.outlook_of_new(5, INTERACTIVE, "").shortage == 0
+        play.enter("a")
+        assert play.queue.outlook_of_new(5, INTERACTIVE, "").shortage == 1
+
+    def test_while_more_run_than_there_are_slots_they_come_free_side_by_side(self) -> None:
+        play = Play(running=8)
+        play.enter("i1*8", "i2*8")
+        play.queue.resize(AdmissionLimits(running=2), 0.0)
+        outlook = play.queue.outlook(play.entries["i2"])
+        assert (outlook.shortage, outlook.lanes) == (3.5, 2)

@@ -32,8 +32,15 @@ def clock() -> Clock:
 
 
 def slots_of(
-    running: int, *, waiting: int = 8, clock: Clock | None = None, reserved: int = 0, refuses_hopeless: bool = True
+    running: int,
+    *,
+    waiting: int = 8,
+    clock: Clock | None = None,
+    reserved: int = 0,
+    refuses_hopeless: bool = True,
+    lot: float = 1.0,
 ) -> Slots:
+    """Return slots on a clock that stands; `lot` is what is drawn each time, 1 of which nobody has a chance."""
     limits = AdmissionLimits(
         running=running,
         reserved=reserved,
@@ -41,7 +48,7 @@ def slots_of(
         waiting_batch=waiting,
         refuses_hopeless=refuses_hopeless,
     )
-    return Slots(limits, clock or Clock())
+    return Slots(limits, clock or Clock(), lambda: lot)
 
 
 async def hold(
@@ -284,11 +291,6 @@ async def test_cancel_of_a_waiting_request_lets_the_other_class_on(priority: Pri
     assert (slots.running, slots.waiting) == (0, 0)
 
 
-def take_the_chance(slots: Slots) -> None:
-    """Use up what one request a second has: it is let in without hope."""
-    slots.check_deadline(0.0, 1)
-
-
 class TestResize:
     async def test_more_slots_are_granted_at_once(self) -> None:
         slots = slots_of(1)
@@ -366,7 +368,6 @@ class TestEstimates:
         assert refused.value.retry_after_s == retry_s
 
     async def test_a_deadline_before_the_first_token_is_refused(self, slots: Slots) -> None:
-        take_the_chance(slots)
         slots.check_deadline(0.5, 1)
         with pytest.raises(ServiceError) as refused:
             slots.check_deadline(0.499, 1)
@@ -377,7 +378,6 @@ class TestEstimates:
 
     async def test_a_deadline_before_its_turn_is_refused_by_whole_rounds_alone(self, slots: Slots) -> None:
         with entered(slots, 2), entered(slots, tenant="a"):
-            take_the_chance(slots)
             slots.check_deadline(0.5, 1, tenant="b")
             with entered(slots, tenant="a"):
                 with pytest.raises(ServiceError) as refused:
@@ -390,25 +390,32 @@ class TestEstimates:
     async def test_more_choices_than_slots_are_somebody_elses_to_refuse(self, slots: Slots) -> None:
         slots.check_deadline(0.5, 100)
 
-    async def test_refusals_end_when_what_was_seen_is_old(self, slots: Slots, clock: Clock) -> None:
-        clock.now_s += 60 - 8 * 4 + 1
-        take_the_chance(slots)
+    async def test_the_wait_that_refuses_is_that_of_the_last_minute(self, slots: Slots, clock: Clock) -> None:
+        with entered(slots, 2), entered(slots), entered(slots):
+            with pytest.raises(ServiceError):
+                slots.check_deadline(4.0, 1)
+            clock.now_s += 60
+            slots.check_deadline(4.0, 1)
+            with pytest.raises(ServiceError):
+                slots.check_deadline(0.4, 1)
+
+    async def test_by_lot_one_is_let_in_that_may_show_it_wrong(self, clock: Clock) -> None:
+        slots = slots_of(2, clock=clock, lot=0.4)
+        self.see(slots, clock, 16)
+        for _ in range(2):  # of so few everybody is
+            slots.check_deadline(0.1, 1)
         with pytest.raises(ServiceError):
             slots.check_deadline(0.1, 1)
-        clock.now_s += 2.1
-        for _ in range(2):
-            slots.check_deadline(0.1, 1)
-
-    async def test_one_a_second_may_show_that_it_is_not_so(self, slots: Slots, clock: Clock) -> None:
-        slots.check_deadline(0.1, 1)
-        for _ in range(2):
-            with pytest.raises(ServiceError):
-                slots.check_deadline(0.1, 1)
-            clock.now_s += 0.5
-        slots.check_deadline(0.1, 1)
         slots.note_first_token(0.1)
-        for _ in range(100):
-            slots.check_deadline(0.05, 1)
+        slots.check_deadline(0.05, 1)
+
+    async def test_nobody_is_let_in_whose_turn_comes_too_late_in_any_case(self, clock: Clock) -> None:
+        slots = slots_of(2, clock=clock, lot=0.0)
+        self.see(slots, clock, 16)
+        with entered(slots, 2), entered(slots), entered(slots):
+            with pytest.raises(ServiceError):
+                slots.check_deadline(3.9, 1)
+            slots.check_deadline(4.1, 1)
 
     async def test_fewer_than_16_observations_refuse_nothing(self, clock: Clock) -> None:
         slots = slots_of(1, clock=clock)

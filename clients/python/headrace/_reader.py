@@ -63,8 +63,7 @@ class GrpcAioReader:
         except asyncio.CancelledError as error:
             # grpc.aio raises this also for a call that the server ended with CANCELLED, and for
             # a read after a cancelled read. Only a task that is being cancelled may see it.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling() == 0 and self._call.done():
+            if not _is_cancelled() and self._call.done():
                 message = await self._call.details() or "the call was cancelled"
                 raise Cancelled(message, status=grpc.StatusCode.CANCELLED) from error
             raise
@@ -84,3 +83,9 @@ class GrpcAioReader:
     async def close(self) -> None:
         self._call.cancel()
         await self._call.code()  # known at once after a cancel; leaves no task of grpc.aio behind
+
+
+def _is_cancelled() -> bool:
+    """Return whether the current task is being cancelled. A frame that its end passes must not hold it by a name."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -239,7 +239,10 @@ class GenerationStream:
         error = ProtocolError(message, status=grpc.StatusCode.INTERNAL)
         await reader.close()
         self._finish(error)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
 
     def _finish(self, error: HeadraceError | None) -> None:
         """Note the end, and end the span; only the first call counts."""

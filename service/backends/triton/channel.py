@@ -19,7 +19,7 @@ from headrace._http2.call import Call
 from headrace._http2.channel import Http2Channel, open_http2_channel
 from service.backends.triton.options import TritonOptions
 
-__all__ = ["InferCall", "InferOpener", "address_of", "open_channel", "open_infer"]
+__all__ = ["InferCall", "InferOpener", "address_of", "being_cancelled", "open_channel", "open_infer"]
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +142,15 @@ class _GrpcioOpener:
         pass
 
 
+def being_cancelled() -> bool:
+    """Return whether somebody cancels this task.
+
+    Asked here, because a frame that the end of a task passes must not hold the task by a name of its own: a cycle.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class _GrpcioCall:
     __slots__ = ("_call",)
 
@@ -152,8 +161,7 @@ class _GrpcioCall:
         try:
             message = await self._call.read()
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if being_cancelled():
                 raise
             # This is also how it tells that the call, and not the task, was cancelled, by whichever side.
             raise _status(grpc.StatusCode.CANCELLED, "the call was cancelled") from None

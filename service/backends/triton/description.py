@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc
 
 from service.backends.base import EngineRequest
+from service.backends.triton.channel import being_cancelled
 from service.backends.triton.contracts.contract import Contract, ContractSettings
 from service.backends.triton.facts import ModelFacts, ServerFacts, read_model, read_server
 from service.backends.triton.faults import fault_from_status, fault_of_stream, is_misfit, misfit
@@ -103,8 +104,7 @@ class Description:
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if reading.cancelled() and (task is None or not task.cancelling()):
+            if reading.cancelled() and not being_cancelled():
                 raise fault_of_stream("the backend was closed") from None
             raise
         except ServiceError as error:
