@@ -16,9 +16,10 @@ the least, ever. Two questions are answered from them:
 
 A wrong bound for the first token, when only long prompts were seen yet, would keep
 itself alive, because whom it refuses is never seen. So of the requests that it alone
-would refuse about one a second is let in all the same, drawn by lot (`takes_a_chance`):
-one that does get its first token early brings the bound down for good. The line
-corrects itself: those ahead do run, and are seen.
+would refuse about two a second are let in all the same (`takes_a_chance`): the one that
+has the most time, and one drawn by lot, so that nobody who asks often, or first, takes
+the chance from others for long. One that does get its first token early brings the
+bound down for good. The line corrects itself: those ahead do run, and are seen.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ class LoadEstimate:
         self._least_first_token_s = math.inf
         # From 0 to 1, evenly.
         self._lot = lot
-        # Those that asked for a chance: in this second, and in the one before.
+        # Of those that asked for a chance, in this second and in the one before.
         self._second = 0
         self._asked = self._asked_before = 0
+        self._longest_s = self._longest_before_s = 0.0
+        self._has_longest = False
 
     def note_hold(self, held_s: float, now_s: float) -> None:
         """Note how long a request had its slots."""
@@ -93,13 +96,18 @@ class LoadEstimate:
                 queue_s = rounds * min(quartile_s, sum(holds) / len(holds))
         return Forecast(queue_s=queue_s, first_token_s=first_token_s)
 
-    def takes_a_chance(self, now_s: float) -> bool:
-        """Return True for about one request a second of those that ask, whoever they are: it is let in."""
+    def takes_a_chance(self, remaining_s: float, now_s: float) -> bool:
+        """Return True for about two requests a second of those that ask: they are let in."""
         second = int(now_s)
         if second != self._second:
-            self._asked_before = self._asked if second == self._second + 1 else 0
-            self._second, self._asked = second, 0
+            is_next = second == self._second + 1
+            self._asked_before, self._longest_before_s = (self._asked, self._longest_s) if is_next else (0, 0.0)
+            self._second, self._asked, self._longest_s, self._has_longest = second, 0, 0.0, False
         self._asked += 1
+        self._longest_s = max(self._longest_s, remaining_s)
+        if not self._has_longest and remaining_s >= max(self._longest_s, self._longest_before_s):
+            self._has_longest = True
+            return True
         return self._lot() * max(self._asked, self._asked_before) < 1
 
 

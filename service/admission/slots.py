@@ -189,7 +189,7 @@ class Slots:
         least = self._estimate.forecast(outlook.slots_ahead, count, self.limits.running_of(priority), now_s)
         if not least.is_hopeless(remaining_s):
             return
-        if least.queue_s <= remaining_s and self._estimate.takes_a_chance(now_s):
+        if least.queue_s <= remaining_s and self._estimate.takes_a_chance(remaining_s, now_s):
             return
         remaining_ms, queue_ms, first_token_ms = (
             round(1000 * seconds) for seconds in (remaining_s, least.queue_s, least.first_token_s)

@@ -409,5 +409,5 @@ class TestOutlook:
         play = Play(running=8)
         play.enter("i1*8", "i2*8")
         play.queue.resize(AdmissionLimits(running=2), 0.0)
-        outlook = play.queue.outlook(play.entries["i2"])
+        outlook = play.queue.outlook(play.entries["i2*8"])
         assert (outlook.shortage, outlook.lanes) == (3.5, 2)
