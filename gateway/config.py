@@ -128,10 +128,13 @@ class GatewaySettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        problems = []
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_cert_file and tls_key_file go together")
-        if self.default_timeout_s > self.max_timeout_s:
-            raise ValueError("default_timeout_s is above max_timeout_s")
+            problems.append("--tls-cert-file and --tls-key-file go together")
+        if "default_timeout_s" in self.model_fields_set and self.default_timeout_s > self.max_timeout_s:
+            problems.append(f"--default-timeout-s must not exceed --max-timeout-s ({self.max_timeout_s:g})")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     @property

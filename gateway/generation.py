@@ -168,18 +168,25 @@ class GenerationResponse(Response):
                 reader.check_complete()
             except Exception as problem:  # the client gets one end, whatever it was
                 lifetime.finish()
-                return error_response(_told(exchange, problem))
+                return _failure(exchange, _told(exchange, problem))
             lifetime.finish()
         if lifetime.cause is not None:
             exchange.outcome = lifetime.cause.value
             if lifetime.cause is EndCause.DISCONNECTED:
                 return None
             exchange.error = draining()
-            return error_response(exchange.error)
+            return _failure(exchange, exchange.error)
         headers = {"openai-processing-ms": str(round(exchange.elapsed_s() * 1000))}
         if reader.timing is not None:
             headers["server-timing"] = server_timing(reader.timing)
         return Response(body, media_type="application/json", headers=headers)
+
+
+def _failure(exchange: Exchange, error: ApiError) -> Response:
+    """Return what is said instead of a whole answer. Of one that had begun to come, a repetition costs it all again."""
+    if exchange.reader is not None and exchange.reader.has_output:
+        error.should_retry = False
+    return error_response(error)
 
 
 async def _fail(out: EventStream, exchange: Exchange, problem: Exception) -> None:

@@ -17,7 +17,8 @@ TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """\
 # Configuration
 
-Every setting is a variable and a flag; a flag wins over the variable. All problems are reported at once, and
+Every setting is a variable and a flag; a flag wins over the variable. All wrong values are reported at once (what does
+not fit together, once each value is right), a variable that looks like a misspelt setting is named, and
 `--print-config` prints what is in effect, secrets masked. This page is written by `scripts/document_settings.py` from
 the settings themselves.
 

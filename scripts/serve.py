@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import ctypes
 import errno
+import http.client
 import json
 import os
 import signal
@@ -19,8 +20,8 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,10 @@ EXIT_POLL_S = 0.05
 DEFAULT_GRACE_S = "30"
 # prctl(2): the signal that a process gets when its parent dies.
 PR_SET_PDEATHSIG = 1
+# Two signals that come together are one to who gets them.
+SIGNAL_GAP_S = 0.2
+# After a second signal, until it is killed.
+LAST_WORDS_S = 4.0
 # After SIGTERM, what the processes' own grace needs, and a little more.
 EXIT_SLACK_S = 10.0
 
@@ -47,6 +52,7 @@ class Child:
     grace_s: float
     log: Path | None = None
     process: subprocess.Popen[bytes] = field(init=False)
+    signals: int = 0
 
     def start(self) -> None:
         """Start it, in a session of its own: Ctrl-C reaches this process alone, which then ends them in turn."""
@@ -61,15 +67,24 @@ class Child:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509
             )
 
+    def ask_to_end(self) -> None:
+        """Send it a signal; the second one asks for the end at once."""
+        self.signals += 1
+        self.process.send_signal(signal.SIGTERM)
+
     def end_at_once(self) -> None:
-        """End it without grace, and wait."""
-        if self.log is not None:
-            # A second signal has the script end the whole server, which a kill would leave behind.
-            self.process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(EXIT_SLACK_S)
-        self.process.kill()
-        self.process.wait()
+        """End it without grace, and wait: by its second signal, so that it can tell its callers; else by a kill."""
+        while self.signals < 2 and not self._has_ended(SIGNAL_GAP_S):
+            self.ask_to_end()
+        # A Triton behind a script needs longer, and a kill would leave it behind.
+        if not self._has_ended(LAST_WORDS_S if self.log is None else EXIT_SLACK_S):
+            self.process.kill()
+            self.process.wait()
+
+    def _has_ended(self, within_s: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(within_s)
+        return self.process.poll() is not None
 
 
 def main() -> int:
@@ -85,7 +100,11 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
-    addresses = [_grpc(), _http(), *(local_triton.addresses() if contract else ())]
+    addresses = [_grpc(), _http(), *_admin(), *(local_triton.addresses() if contract else ())]
+    ports = Counter(port for _, port in addresses if port != "0")
+    if twice := [port for port, times in ports.items() if times > 1]:
+        print(f"headrace: port {' and '.join(twice)} is set for two of the listeners", file=sys.stderr)
+        return 2
     taken = [f"{host}:{port}" for host, port in addresses if port != "0" and _is_taken(host, port)]
     if taken:
         # Else the banner would greet whoever else answers there.
@@ -110,7 +129,7 @@ def main() -> int:
     code = _watch(children, lambda: signals > 0)
     for child in reversed(children):
         if child.process.poll() is None:
-            child.process.send_signal(signal.SIGTERM)
+            child.ask_to_end()
         give_up_s = time.monotonic() + child.grace_s + EXIT_SLACK_S
         while child.process.poll() is None:
             if signals > 1 or time.monotonic() > give_up_s:
@@ -192,6 +211,11 @@ def _http() -> tuple[str, str]:
     return os.environ.get("HEADRACE_GATEWAY_HOST", "127.0.0.1"), os.environ.get("HEADRACE_GATEWAY_PORT", "8080")
 
 
+def _admin() -> list[tuple[str, str]]:
+    port = os.environ.get("HEADRACE_ADMIN_PORT")
+    return [(os.environ.get("HEADRACE_ADMIN_HOST", "127.0.0.1"), port)] if port else []
+
+
 def _is_taken(host: str, port: str) -> bool:
     """Return whether the address cannot be listened on; False for what is no address, which the processes name."""
     try:
@@ -223,7 +247,7 @@ def _is_ready() -> bool:
     try:
         with urllib.request.urlopen(f"{_base_url()}/readyz", timeout=1) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (OSError, http.client.HTTPException):  # nobody, or who speaks no HTTP
         return False
 
 

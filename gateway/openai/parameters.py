@@ -44,7 +44,8 @@ REFUSED: Final[Mapping[str, Refused]] = {
     "functions": Refused("Use 'tools' instead."),
     "moderation": Refused("Nothing is moderated here."),
     "suffix": Refused("Text is only generated behind the prompt."),
-    "web_search_options": Refused("Nothing is searched for here."),
+    # Empty, it asks for a search as it is by default.
+    "web_search_options": Refused("Nothing is searched for here.", (False,)),
     # Extensions of other servers that would change the answer.
     "add_generation_prompt": Refused(harmless=(True,)),
     "add_special_tokens": Refused(),

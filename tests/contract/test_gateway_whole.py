@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+import grpc
 import pytest
 
 from gateway.openai import documents
 from headrace.v1 import generation_pb2 as gen
-from tests.support.fake_service import HANG, FakeService, completed, delta, fake_service, finished, started
+from tests.support.fake_service import HANG, Fail, FakeService, completed, delta, fake_service, finished, started
 from tests.support.gateway_harness import RawClient, chat_body, read_events, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -176,3 +177,12 @@ async def test_a_deadline_that_passes_is_504_and_is_not_to_be_repeated(fake: Fak
     assert (response.status, response.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert response.headers["x-should-retry"] == "false"
     await (await fake.next_call()).wait_cancelled()
+
+
+@pytest.mark.parametrize(("sent", "should_retry"), [(1, "true"), (2, "false")])
+async def test_what_breaks_off_after_text_has_come_is_not_to_be_repeated(
+    sent: int, should_retry: str, fake: FakeService, client: RawClient
+) -> None:
+    fake.will(*(started(), delta("a"))[:sent], Fail(code=grpc.StatusCode.UNAVAILABLE))
+    response = await client.post(chat_body())
+    assert (response.status, response.headers["x-should-retry"]) == (503, should_retry)

@@ -110,8 +110,16 @@ async def test_a_second_signal_ends_both_at_once(tmp_path: Path) -> None:
             await wait_until(f"http://127.0.0.1:{port}/readyz", 503)
             asked_s = time.monotonic()
             running.send(signal.SIGINT)
+            assert json.loads((await stream.rest())[-1])["error"]["code"] == "draining", "told, and not cut"
             assert await running.ended() != 0
             assert time.monotonic() - asked_s < SLACK_S
+
+
+async def test_two_listeners_on_one_port_are_named_before_anything_starts() -> None:
+    port = str(free_ports(1)[0])
+    settings = {"HEADRACE_BACKEND": "simulator", "HEADRACE_GATEWAY_PORT": port, "HEADRACE_ADMIN_PORT": port}
+    done = await asyncio.to_thread(ran, "scripts/serve.py", **settings)
+    assert (done.returncode, done.stderr) == (2, f"headrace: port {port} is set for two of the listeners\n")
 
 
 async def test_when_one_of_both_dies_the_script_ends_the_other(tmp_path: Path) -> None:

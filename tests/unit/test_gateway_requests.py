@@ -472,7 +472,7 @@ def test_the_extensions_of_other_servers_travel() -> None:
         {"skip_special_tokens": False}, {"add_generation_prompt": False}, {"continue_final_message": True},
         {"chat_template": "{{ messages }}"}, {"documents": [{}]}, {"include_reasoning": False}, {"prompt_logprobs": 0},
         {"use_beam_search": True}, {"length_penalty": 0.5}, {"truncate_prompt_tokens": 5}, {"allowed_token_ids": [1]},
-        {"web_search_options": {"user_location": None}}, {"function_call": {"name": "f"}},
+        {"web_search_options": {"user_location": None}}, {"web_search_options": {}}, {"function_call": {"name": "f"}},
         {"spaces_between_special_tokens": False},
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,31 @@ def test_all_problems_are_printed_at_once(monkeypatch: pytest.MonkeyPatch, capsy
 def test_what_does_not_fit_together_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         load(ServiceSettings, ["--tls-client-ca-file", str(tmp_path / "no.pem")], prog="service")
-    text = capsys.readouterr().err
-    assert "--tls-client-ca-file needs --tls-cert-file" in text
-    assert "no such file" in text
+    needs, missing = capsys.readouterr().err.splitlines()
+    named = "service: HEADRACE_TLS_CLIENT_CA_FILE (--tls-client-ca-file)"
+    assert needs.startswith(f"{named} needs --tls-cert-file")
+    assert missing.startswith(f"{named}: no such file: ")
+
+
+@pytest.mark.parametrize(("maximum", "default", "ends"), [("60", None, False), ("60", "61", True), ("60", "60", False)])
+def test_only_a_default_that_somebody_set_can_exceed_the_longest_deadline(
+    maximum: str, default: str | None, *, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_MAX_DEADLINE_S", maximum)
+    argv = [] if default is None else ["--default-deadline-s", default]
+    with pytest.raises(SystemExit) if ends else nullcontext():
+        load(ServiceSettings, argv, prog="service")
+
+
+def test_a_variable_that_looks_like_a_misspelt_setting_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("QUEU_TIMEOUT_S", "TARGET", "ADMIN_TARGET", "GATEWAY_PORT", "GATEWAY_LOG_LEVEL"):
+        monkeypatch.setenv(f"HEADRACE_{name}", "7")
+    assert load(ServiceSettings, [], prog="service").queue_timeout_s == 60
+    assert capsys.readouterr().err == (
+        "service: HEADRACE_QUEU_TIMEOUT_S is no setting; is HEADRACE_QUEUE_TIMEOUT_S meant?\n"
+    )
 
 
 def test_print_config_masks_secrets(capsys: pytest.CaptureFixture[str]) -> None:
