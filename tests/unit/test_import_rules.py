@@ -52,10 +52,11 @@ def test_only_the_settings_read_the_environment() -> None:
         for path in SOURCES
         if "os.environ" in path.read_text() or "os.getenv" in path.read_text()
     }
-    # The SDK's own OTEL_* variables; XDG_CACHE_HOME, where users expect caches; how llama.cpp's
-    # threads wait, gRPC's poller and its log, which can be told in no other way.
+    # Names that look like misspelt settings; the SDK's own OTEL_* variables; XDG_CACHE_HOME, where users expect caches;
+    # how llama.cpp's threads wait, gRPC's poller and its log, which can be told in no other way.
     assert users <= {
         "runtime/otel.py",
+        "runtime/settings.py",
         "gateway/__main__.py",
         "service/backends/llamacpp/engine.py",
         "service/backends/llamacpp/sample_model.py",
