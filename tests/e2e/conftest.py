@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import STARTED, Stack, stack
+from tests.support.triton_server import RealTriton
 
 
 def pytest_runtest_setup() -> None:
@@ -22,6 +23,24 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     if report.failed:
         report.sections += [(f"log of {process.name}, port {process.port}", process.recent()) for process in STARTED]
     return report
+
+
+DEATH_S = 3.0
+
+
+class TritonDied(Exception):  # noqa: N818 - an event, which `only_rerun` names
+    """The server of a test ended by itself, so that the test says nothing."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except Exception as error:
+        server = getattr(item, "funcargs", {}).get("faulty")
+        if isinstance(server, RealTriton) and server.dies_within(DEATH_S):
+            raise TritonDied(f"TritonDied: it ended with {server.process.returncode}") from error
+        raise
 
 
 @pytest.fixture(scope="session")

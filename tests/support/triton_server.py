@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,14 +52,33 @@ ALL_SLOTS = 64
 EXIT_UNSUPPORTED = 69
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RealTriton:
-    """A running server: its gRPC address, its process and the engine's event log."""
+    """A running server: its gRPC address, its process and the engine's event log. `start` starts it once more."""
 
     url: str
     process: subprocess.Popen[bytes]
     event_log: Path
     ready_s: float
+    start: Callable[[], subprocess.Popen[bytes]]
+
+    @property
+    def has_died(self) -> bool:
+        """True if its process has ended, which nobody here asked it to do."""
+        return self.process.poll() is not None
+
+    def dies_within(self, seconds: float) -> bool:
+        """Return whether it has died, or does so within so many seconds: the script around it takes a moment to end."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def revive(self) -> None:
+        """Start it again at the same address, if it has died."""
+        if self.has_died:
+            self.process = self.start()
 
     def events(self, request_id: str) -> list[dict[str, Any]]:
         """Return what the engine did for one request so far; `t` is time.monotonic()."""
@@ -174,9 +193,16 @@ def running_triton(
         "--",
         *arguments,
     ]
+
+    def start() -> subprocess.Popen[bytes]:
+        return _start_until_ready(command, environ, log, http_port)
+
     started_s = time.monotonic()
-    with _ended_afterwards(_start_until_ready(command, environ, log, http_port)) as process:
-        yield RealTriton(f"127.0.0.1:{grpc_port}", process, event_log, time.monotonic() - started_s)
+    server = RealTriton(f"127.0.0.1:{grpc_port}", start(), event_log, time.monotonic() - started_s, start)
+    try:
+        yield server
+    finally:
+        _end(server.process)
 
 
 def _start_until_ready(
@@ -201,16 +227,10 @@ def _start_until_ready(
     pytest.fail(f"Triton {why} (start {start} of {STARTS}); the end of its log:\n{tail}")
 
 
-@contextmanager
-def _ended_afterwards(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    try:
-        yield process
-    finally:
-        _end(process)
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End it without ceremony: in order it takes two seconds. A second signal is the script's to end it at once."""
+    if process.poll() is not None:
+        return
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(0.05)
