@@ -125,9 +125,9 @@ def written(text: str, size: int = 3, **script: Any) -> str:
 
 @contextmanager
 def _simulator(folder: Path) -> Iterator[Served]:
-    with stack(
-        folder, models_file=_models_file(folder, "simulator", _PLAIN, {**_HERMES, "reasoning_parser": "think"})
-    ) as running:
+    # Paced like an engine: tokens that wait for their reader are joined, and a stream of one piece shows nothing.
+    models = _models_file(folder, "simulator", _PLAIN, {**_HERMES, "reasoning_parser": "think"}, token_ms=8)
+    with stack(folder, models_file=models) as running:
         yield Served(name="simulator", stack=running, abilities=frozenset({Ability.SCRIPT, Ability.TOP_LOGPROBS}))
 
 
