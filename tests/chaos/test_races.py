@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,9 +16,10 @@ from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import generation_pb2_grpc
 from service.backends.base import EngineItem, EngineRequest
 from service.backends.simulator import SimulatorBackend
+from service.catalog.model import Model
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
-from service.core.events import FinishReason
+from service.core.events import Completed, FinishReason
 from service.core.timing import StreamClock
 from service.generation.limits import Limits
 from service.generation.live import LiveGeneration
@@ -186,47 +187,33 @@ async def test_a_waiting_reader_of_one_event_at_a_time_is_not_taken_for_a_slow_o
         assert (await rest_of(call))[-1] == "completed"
 
 
-# What one reader holds that has read `started` and then stops: with less room than this the rest waits for it.
-NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
-WHOLE = gen.GenerateRequest(
-    model="sim", prompt=script(tokens=["x" * 3000], output_tokens=84), sampling={"max_output_tokens": 4000}
-)
+def begun(model: Model, request: gen.GenerateRequest, limits: Limits) -> LiveGeneration:
+    """Return a generation to enter, whose reader is the test itself: nothing lies between that could hold events."""
+    wanted, _ = request_from_proto(request)
+    deadline = Deadline.after(TIMEOUT_S)
+    watch, trace = Watch(deadline, limits), GenerationTrace("gen_1", "sim", model.backend.info, Context())
+    generation = Generation("gen_1", wanted, model, watch, deadline, StreamClock(time.monotonic()), trace)
+    return LiveGeneration(generation, watch, limits, ReaderWatch(deadline, TIMEOUT_S))
 
 
-async def unread(unsent_events: int, act: Callable[[RunningService], Awaitable[None]]) -> tuple[int, list[str]]:
-    """Return how many events waited for a reader who stopped, and the kinds that it got after `act`."""
-    limits = Limits(unsent_events=unsent_events, unsent_bytes=10**9, room_s=2 * LIMIT_S)
-    async with (
-        running_service(limits=limits) as service,
-        grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options=NARROW) as channel,
-    ):
-        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(WHOLE, timeout=TIMEOUT_S)
-        await call.read()
-        await eventually(lambda: service.sim.running == 0)
-        (live,) = service.server.drain._running
-        assert isinstance(live, LiveGeneration)
-        waiting = live.outbox.waiting
-        await act(service)
-        return waiting, await rest_of(call)
-
-
-async def test_a_whole_answer_that_fills_the_room_is_nobodys_to_spoil() -> None:
-    async def nothing(service: RunningService) -> None:
-        assert service.models["sim"].slots.running == 0
-
-    async def drain(service: RunningService) -> None:
-        await nothing(service)
-        service.server.drain.begin(0)
-        await asyncio.sleep(0.05)
-
-    async def wait(service: RunningService) -> None:
-        await nothing(service)
-        await asyncio.sleep(3 * LIMIT_S)
-
-    waiting, kinds = await unread(10**6, nothing)
-    assert kinds[-1] == "completed"
-    for act in (drain, wait):
-        assert (await unread(waiting, act))[1][-1] == "completed"
+@pytest.mark.parametrize("cause", [None, Cause.DRAIN, Cause.DEADLINE])
+async def test_a_whole_answer_that_fills_the_room_is_nobodys_to_spoil(cause: Cause | None) -> None:
+    model, tokens = simulated_model(), 5
+    request = gen.GenerateRequest(model="sim", prompt=script(tokens=["x" * 3000], output_tokens=tokens))
+    # Room for `started`, the deltas, which are too long to be joined, and both ends: the last event fills it.
+    limits = Limits(unsent_events=tokens + 3, unsent_bytes=10**9, room_s=LIMIT_S)
+    async with begun(model, request, limits) as live:
+        await eventually(lambda: live.outbox.waiting == tokens + 3)
+        if cause is None:
+            await asyncio.sleep(2 * LIMIT_S)
+        else:
+            live.interrupt(cause)
+        await eventually(lambda: live.has_ended, LIMIT_S)
+        assert (live.failure, model.slots.running) == (None, 0)
+        kinds = []
+        while (event := await live.outbox.next()) is not None:
+            kinds.append(type(event))
+        assert kinds[-1] is Completed
 
 
 @pytest.mark.parametrize("by", ["a cancel", "its time limit"])
@@ -246,17 +233,12 @@ async def test_an_engine_that_is_stopped_is_not_silent(by: str) -> None:
 async def test_a_cancel_is_taken_in_the_line_while_a_place_in_it_waits_for_its_reader() -> None:
     limits = Limits(unsent_events=1, room_s=2 * LIMIT_S)
     model = simulated_model(running=1)
-    wanted, _ = request_from_proto(
-        gen.GenerateRequest(model="sim", prompt="hi", output=gen.OutputOptions(queue_events=True))
-    )
-    deadline = Deadline.after(TIMEOUT_S)
-    watch, trace = Watch(deadline, limits), GenerationTrace("gen_1", "sim", model.backend.info, Context())
-    generation = Generation("gen_1", wanted, model, watch, deadline, StreamClock(time.monotonic()), trace)
+    request = gen.GenerateRequest(model="sim", prompt="hi", output=gen.OutputOptions(queue_events=True))
     with ExitStack() as stack:
         ticket = model.slots.enter()
         stack.callback(ticket.leave)
-        async with LiveGeneration(generation, watch, limits, ReaderWatch(deadline, TIMEOUT_S)) as live:
-            await eventually(lambda: watch.phase is Phase.ROOM)
+        async with begun(model, request, limits) as live:
+            await eventually(lambda: live.watch.phase is Phase.ROOM)
             live.interrupt(Cause.CANCEL)
             await eventually(lambda: live.has_ended, LIMIT_S)
-            assert (live.failure, generation.finish_reasons) == (None, [FinishReason.CANCELLED])
+            assert (live.failure, live.generation.finish_reasons) == (None, [FinishReason.CANCELLED])
