@@ -206,11 +206,10 @@ class ServiceSettings(Settings):
             problems += [f"--reserved-slots {problem}"] if problem else []
         if self._is_one_port_twice():
             problems.append("--admin-port must not be --grpc-port: callers must not reach it")
-        problems += [
-            f"--{name.replace('_', '-')} must not exceed --max-deadline-s ({self.max_deadline_s:g})"
-            for name in ("deadline_floor_s", "default_deadline_s")
-            if name in self.model_fields_set and getattr(self, name) > self.max_deadline_s
-        ]
+        if self.deadline_floor_s > self.max_deadline_s:
+            problems.append("--deadline-floor-s must not exceed --max-deadline-s")
+        if "default_deadline_s" in self.model_fields_set and self.default_deadline_s > self.max_deadline_s:
+            problems.append("--default-deadline-s must not exceed --max-deadline-s")
         if problems:
             raise ValueError("; ".join(problems))
         return self

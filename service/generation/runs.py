@@ -85,7 +85,7 @@ class _MergedRuns:
 
     async def stop(self, choice: int) -> None:
         self._stopped.add(choice)
-        await self._end(self._tasks[choice : choice + 1])
+        await self._end([self._tasks[choice]])
 
     async def aclose(self) -> None:
         self._stopped.update(range(len(self._tasks)))

@@ -62,7 +62,6 @@ class CallRecord:
     last_sequence: int = 0
     # Told the outcome, once, when the call is over.
     on_end: Callable[[str], None] | None = None
-    is_closed: bool = False
     # True once a log line has told the end of this call.
     is_logged: bool = False
 

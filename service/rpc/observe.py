@@ -205,9 +205,6 @@ def _is_sane(value: str) -> bool:
 
 
 def _close(call: CallRecord) -> None:
-    if call.is_closed:
-        return
-    call.is_closed = True
     if call.on_end is not None:
         call.on_end(call.outcome)
     span = call.span

@@ -87,7 +87,8 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
     generation = live.generation
     clock, info = generation.clock, generation.model.backend.info
     output_tokens = generation.output_tokens_so_far
-    if _reason(call) is Reason.TOKEN_GAP_TIMEOUT:
+    reason = _reason(call)
+    if reason is Reason.TOKEN_GAP_TIMEOUT:
         clock.on_silence(time.monotonic())
     timing = clock.timing(time.monotonic(), output_tokens, generation.request.choice_count)
     if timing.ttft_s is not None:
@@ -103,7 +104,7 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
         request_id=call.request_id,
         status=call.status,
         outcome=call.outcome,
-        reason=reason.name if (reason := _reason(call)) is not None else None,
+        reason=None if reason is None else reason.name,
         stopped_in=stopped_in,
     )
     generation.trace.end(

@@ -59,9 +59,40 @@ async def against_the_contract(fake: FakeService, client: RawClient) -> None:
     assert (await client.post(chat_body())).status == 500
 
 
+async def leave(fake: FakeService, client: RawClient, prompts: int) -> None:
+    for _ in range(prompts):
+        fake.will(started(), delta("a"), HANG)
+    await client.send("POST", COMPLETIONS, {"model": "m", "prompt": ["a"] * prompts, "stream": True})
+    calls = [await fake.next_call() for _ in range(prompts)]
+    await client.head()
+    client.leave()
+    for call in calls:
+        await call.wait_cancelled()
+
+
+async def left(fake: FakeService, client: RawClient) -> None:
+    await leave(fake, client, 1)
+
+
+async def fanned_out_left(fake: FakeService, client: RawClient) -> None:
+    await leave(fake, client, 2)
+
+
 @pytest.mark.parametrize(
     "ask",
-    [streamed, whole, wrong, unknown, failed, failed_late, fanned_out, fanned_out_failed, against_the_contract],
+    [
+        streamed,
+        whole,
+        wrong,
+        unknown,
+        failed,
+        failed_late,
+        fanned_out,
+        fanned_out_failed,
+        against_the_contract,
+        left,
+        fanned_out_left,
+    ],
 )
 async def test_the_gateway_keeps_nothing_of_a_request(ask: object) -> None:
     assert callable(ask)
@@ -70,29 +101,6 @@ async def test_the_gateway_keeps_nothing_of_a_request(ask: object) -> None:
         async def once() -> None:
             async with gateway.connect() as client:
                 await ask(fake, client)
-
-        await once()
-        with kept_by_cycles("gateway.", "headrace._", "starlette.") as kept:
-            for _ in range(3):
-                await once()
-            await settled(gateway, fake)
-        assert not kept
-
-
-@pytest.mark.parametrize("prompts", [1, 2])
-async def test_the_gateway_keeps_nothing_of_a_request_whose_client_left(prompts: int) -> None:
-    async with fake_service() as fake, running_gateway(fake.address) as gateway:
-
-        async def once() -> None:
-            for _ in range(prompts):
-                fake.will(started(), delta("a"), HANG)
-            async with gateway.connect() as client:
-                await client.send("POST", COMPLETIONS, {"model": "m", "prompt": ["a"] * prompts, "stream": True})
-                calls = [await fake.next_call() for _ in range(prompts)]
-                await client.head()
-                client.leave()
-                for call in calls:
-                    await call.wait_cancelled()
 
         await once()
         with kept_by_cycles("gateway.", "headrace._", "starlette.") as kept:
