@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from gateway.openai.outcomes import (
     SERVER_FAULT,
     Outcome,
-    by_coming_reason,
     by_reason,
     by_status,
     fixed_texts,
@@ -30,7 +29,6 @@ __all__ = [
     "ApiError",
     "Naming",
     "Outcome",
-    "by_coming_reason",
     "by_reason",
     "by_status",
     "cancelled",
@@ -210,7 +208,7 @@ def from_upstream(
 
 
 def _outcome(status: str, reason: str | None, *, is_about_fields: bool) -> Outcome:
-    known = by_reason.get(reason or "") or by_coming_reason.get(reason or "")
+    known = by_reason.get(reason or "")
     if known is not None:
         return known
     if reason is not None and status == "RESOURCE_EXHAUSTED":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["SERVER_FAULT", "Outcome", "by_coming_reason", "by_reason", "by_status", "fixed_texts"]
+__all__ = ["SERVER_FAULT", "Outcome", "by_reason", "by_status", "fixed_texts"]
 
 
 class Outcome(NamedTuple):
@@ -43,19 +43,16 @@ by_reason: Final[Mapping[str, Outcome]] = {
     # The engine had its minutes, and the service asks that nobody comes back by himself.
     "FIRST_TOKEN_TIMEOUT": Outcome(504, _SERVER, "first_token_timeout"),
     "TOKEN_GAP_TIMEOUT": Outcome(504, _SERVER, "token_gap_timeout"),
-}
-
-# Reasons for which the contract keeps numbers free: a service newer than this
-# gateway, or a proxy that speaks its errors, is understood.
-by_coming_reason: Final[Mapping[str, Outcome]] = {
     "RATE_LIMITED": Outcome(429, "requests", "rate_limit_exceeded", should_retry=True),
     # Waiting does not help.
     "QUOTA_EXHAUSTED": Outcome(429, "insufficient_quota", "insufficient_quota"),
     # 409 would be repeated by the SDKs.
     "IDEMPOTENCY_MISMATCH": Outcome(422, _INVALID, "idempotency_key_reused"),
-    "REPLAY_EXPIRED": Outcome(400, _INVALID, "replay_expired"),
+    "REPLAY_EXPIRED": Outcome(410, _INVALID, "replay_expired"),
     "UNAUTHENTICATED": Outcome(401, _INVALID, "invalid_api_key"),
     "PERMISSION_DENIED": Outcome(403, "permission_error"),
+    "GENERATION_LOST": Outcome(503, _SERVER, "generation_lost"),
+    "STORE_UNAVAILABLE": Outcome(503, _UNAVAILABLE, "store_unavailable", should_retry=True),
 }
 
 # For calls that ended without a reason this table knows: the gRPC library's own

@@ -51,6 +51,8 @@ COMMON_NAMES: Final[Mapping[str, str]] = {
     "choice_count": "n",
     "priority": "service_tier",
     "end_user": "user",
+    "idempotency_key": "Idempotency-Key",
+    "retention": "Retain-For",
     "time_limit": "Time-Limit-Ms",
     "sampling": "sampling",
     "sampling.temperature": "temperature",

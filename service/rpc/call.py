@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from service.core.errors import Reason, ServiceError
+from service.core.identity import ANONYMOUS, Identity
 from service.rpc.status import SERVER_FAULTS, STATUS_BY_REASON
 
 __all__ = ["CallRecord", "current_call", "remaining_s", "set_current_call"]
@@ -57,13 +58,19 @@ class CallRecord:
     error: ServiceError | None = None
     # Monotonic; None if the caller set none.
     deadline_s: float | None = None
-    # Tells callers apart; empty for those that send no credentials.
-    tenant: str = ""
+    identity: Identity = ANONYMOUS
     last_sequence: int = 0
+    # Initial metadata beside the ids.
+    headers: Sequence[tuple[str, str]] = ()
     # Told the outcome, once, when the call is over.
     on_end: Callable[[str], None] | None = None
     # True once a log line has told the end of this call.
     is_logged: bool = False
+
+    @property
+    def tenant(self) -> str:
+        """Whom what this call starts belongs to; empty for callers that send no credentials."""
+        return self.identity.tenant
 
     @property
     def error_type(self) -> str | None:

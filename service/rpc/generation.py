@@ -11,6 +11,7 @@ from typing import Any
 from headrace.v1 import generation_pb2, generation_pb2_grpc
 from service.catalog.model import Model
 from service.catalog.registry import Registry
+from service.core.account import Accounts
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.core.events import FinishReason
@@ -28,7 +29,7 @@ from service.rpc.convert_events import event_to_proto
 from service.rpc.drain import Drain
 from service.rpc.health import HealthMonitor
 from service.rpc.reader import ReaderWatch
-from service.rpc.report import ended_generation, report, state_to_proto
+from service.rpc.report import closing_of, ended_generation, opening_of, report, state_to_proto
 from service.telemetry.instruments import active_requests
 from service.telemetry.trace import GenerationTrace
 
@@ -75,13 +76,20 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Serves generations. Errors leave as `ServiceError`; the interceptor maps them."""
 
     def __init__(
-        self, registry: Registry, drain: Drain, monitor: HealthMonitor, limits: Limits, deadlines: DeadlinePolicy
+        self,
+        registry: Registry,
+        drain: Drain,
+        monitor: HealthMonitor,
+        limits: Limits,
+        deadlines: DeadlinePolicy,
+        accounts: Accounts,
     ) -> None:
         self._registry = registry
         self._drain = drain
         self._monitor = monitor
         self._limits = limits
         self._deadlines = deadlines
+        self._accounts = accounts
         self._generations = LiveGenerations()
 
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Any) -> None:
@@ -94,6 +102,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         wanted, model = self._accept(request)
         deadline = Deadline.after(self._deadlines.apply(remaining_s(context)))
         live, reader = self._open(wanted, model, deadline, call)
+        account = await self._accounts.open(opening_of(live, call))
+        call.headers = account.headers
         active_requests.add(1)
         self._generations.add(live)
         try:
@@ -111,6 +121,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             self._generations.end(live.generation.id, ended_generation(live, call))
             report(call, live)
             live.let_go()
+            await account.close(closing_of(live, call))
 
     async def GetGeneration(
         self,
@@ -198,7 +209,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             if number == 1:
                 reader.begin_headers()
                 await context.send_initial_metadata(
-                    (("x-request-id", call.request_id), ("x-generation-id", generation.id))
+                    (("x-request-id", call.request_id), ("x-generation-id", generation.id), *call.headers)
                 )
             reader.begin(monotonic())
             # Before it is written: a write that is given up has handed its event to the transport all the same.

@@ -24,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from runtime import semconv
 from service.core.errors import Reason, ServiceError, Violation, invalid
+from service.core.identity import Identity
 from service.rpc.call import CallRecord, remaining_s, set_current_call
 from service.rpc.door import Door
 from service.rpc.outcomes import Outcomes
@@ -176,7 +177,7 @@ def _open(method: str, context: Any) -> CallRecord:
     span.set_attribute(semconv.REQUEST_ID, request_id)
     left_s = remaining_s(context)
     call = CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
-    call.tenant = _tenant(metadata)
+    call.identity = Identity(tenant=_tenant(metadata))
     if left_s is not None:
         span.set_attribute(semconv.DEADLINE_S, left_s)
         call.deadline_s = call.received_s + left_s

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from headrace.v1 import error_reason_pb2, generation_pb2
 from runtime import semconv
+from service.core.account import Closing, Opening, estimated_prompt_tokens
 from service.core.errors import Reason
 from service.core.request import Priority
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
@@ -15,7 +16,7 @@ from service.rpc.convert_events import timing_to_proto, usage_to_proto
 from service.rpc.request_log import log_generation
 from service.telemetry.instruments import record_cancel, record_generation
 
-__all__ = ["ended_generation", "report", "state_to_proto"]
+__all__ = ["closing_of", "ended_generation", "opening_of", "report", "state_to_proto"]
 
 _PRIORITIES = {
     Priority.INTERACTIVE: generation_pb2.PRIORITY_INTERACTIVE,
@@ -50,6 +51,38 @@ def ended_generation(live: LiveGeneration, call: CallRecord) -> EndedGeneration:
         timing=generation.clock.timing(now_s, generation.output_tokens_so_far, generation.request.choice_count),
         reason=_reason(call),
         ended_at_s=now_s,
+    )
+
+
+def opening_of(live: LiveGeneration, call: CallRecord) -> Opening:
+    """Return what its account is opened with."""
+    generation = live.generation
+    wanted = generation.request
+    return Opening(
+        generation_id=generation.id,
+        request_id=call.request_id,
+        identity=call.identity,
+        model=generation.model.id,
+        priority=wanted.priority,
+        choices=wanted.choice_count,
+        prompt_tokens=estimated_prompt_tokens(wanted),
+        max_output_tokens=wanted.sampling.max_output_tokens,
+        end_user=wanted.end_user,
+        received_at_s=live.created_at_s,
+    )
+
+
+def closing_of(live: LiveGeneration, call: CallRecord) -> Closing:
+    """Return what its account is closed with; for a generation whose call has ended."""
+    generation = live.generation
+    tokens, reason = generation.output_tokens_so_far, _reason(call)
+    return Closing(
+        usage=replace(generation.usage, output_tokens=tokens),
+        timing=generation.clock.timing(time.monotonic(), tokens, generation.request.choice_count),
+        outcome=call.outcome,
+        reason=None if reason is None else reason.name,
+        finish_reasons=tuple(generation.finish_reasons),
+        ended_at_s=time.time(),
     )
 
 

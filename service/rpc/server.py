@@ -24,8 +24,10 @@ from headrace.v1 import (
     tokenize_pb2_grpc,
 )
 from service.catalog.registry import Registry
+from service.core.account import Accounts, NoAccounts
 from service.generation.limits import Limits
 from service.rpc.admin import AdminServicer
+from service.rpc.batches import give_back_batches
 from service.rpc.door import Door
 from service.rpc.drain import Drain
 from service.rpc.generation import DeadlinePolicy, GenerationServicer
@@ -100,7 +102,14 @@ _LONGEST_END_S: Final = 10.0
 class RpcServer:
     """A set of models on one port, and what operators need of it on another."""
 
-    def __init__(self, registry: Registry, options: ServerOptions, limits: Limits, deadlines: DeadlinePolicy) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        options: ServerOptions,
+        limits: Limits,
+        deadlines: DeadlinePolicy,
+        accounts: Accounts | None = None,
+    ) -> None:
         self._options = options
         self.drain = Drain()
         self.monitor = HealthMonitor(registry, self.drain, interval_s=options.health_interval_s)
@@ -112,7 +121,8 @@ class RpcServer:
         self._door = Door()
         self._server = _new_server(options, connection_grace_s, ObservingInterceptor(self.outcomes, self._door))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(registry, self.drain, self.monitor, limits, deadlines), self._server
+            GenerationServicer(registry, self.drain, self.monitor, limits, deadlines, accounts or NoAccounts()),
+            self._server,
         )
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(registry, self.drain), self._server)
         tokenize_pb2_grpc.add_TokenizeServiceServicer_to_server(
@@ -183,6 +193,7 @@ class RpcServer:
 
 
 def _new_server(options: ServerOptions, connection_grace_s: float, interceptor: ObservingInterceptor) -> Any:
+    give_back_batches()
     size = options.max_message_bytes
     return grpc.aio.server(
         interceptors=[interceptor],

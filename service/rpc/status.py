@@ -42,6 +42,8 @@ STATUS_BY_REASON: Final = {
     Reason.MODEL_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Reason.MODEL_NOT_READY: grpc.StatusCode.UNAVAILABLE,
     Reason.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.QUOTA_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.DEADLINE_TOO_SHORT: grpc.StatusCode.DEADLINE_EXCEEDED,
     Reason.DEADLINE_IN_QUEUE: grpc.StatusCode.DEADLINE_EXCEEDED,
     Reason.DEADLINE_IN_DECODE: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -49,11 +51,17 @@ STATUS_BY_REASON: Final = {
     Reason.BACKEND_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Reason.BACKEND_ERROR: grpc.StatusCode.INTERNAL,
     Reason.CONSUMER_TOO_SLOW: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.IDEMPOTENCY_MISMATCH: grpc.StatusCode.ALREADY_EXISTS,
     Reason.GENERATION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Reason.REPLAY_EXPIRED: grpc.StatusCode.OUT_OF_RANGE,
+    Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
     Reason.QUEUE_TIMEOUT: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.FIRST_TOKEN_TIMEOUT: grpc.StatusCode.UNAVAILABLE,
     Reason.TOKEN_GAP_TIMEOUT: grpc.StatusCode.UNAVAILABLE,
+    Reason.GENERATION_LOST: grpc.StatusCode.UNAVAILABLE,
+    Reason.STORE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 
 # Statuses that make a SERVER span an error (OTel RPC conventions): the others

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from gateway.openai.chat import ChatRequest
-from gateway.openai.errors import ApiError, Naming, by_coming_reason, by_reason, by_status, from_upstream, internal
+from gateway.openai.errors import ApiError, Naming, by_reason, by_status, from_upstream, internal
 from gateway.openai.requests import Endpoint, parse
 from headrace.v1 import error_reason_pb2
 
@@ -49,13 +49,15 @@ ROWS = [
     ("FAILED_PRECONDITION", "CAPABILITY_UNSUPPORTED", 400, INVALID, "unsupported_parameter", False),
     ("FAILED_PRECONDITION", None, 400, INVALID, None, False),
     ("ABORTED", None, 409, SERVER, None, False),
-    ("OUT_OF_RANGE", "REPLAY_EXPIRED", 400, INVALID, "replay_expired", False),
+    ("OUT_OF_RANGE", "REPLAY_EXPIRED", 410, INVALID, "replay_expired", False),
     ("UNIMPLEMENTED", None, 501, SERVER, "not_implemented", False),
     ("INTERNAL", "INTERNAL", 500, SERVER, None, False),
     ("INTERNAL", None, 500, SERVER, None, False),
     ("INTERNAL", "BACKEND_ERROR", 500, SERVER, "backend_error", False),
     ("UNAVAILABLE", "MODEL_NOT_READY", 503, BUSY, "model_not_ready", True),
     ("UNAVAILABLE", "DRAINING", 503, BUSY, "draining", True),
+    ("UNAVAILABLE", "GENERATION_LOST", 503, SERVER, "generation_lost", False),
+    ("UNAVAILABLE", "STORE_UNAVAILABLE", 503, BUSY, "store_unavailable", True),
     ("UNAVAILABLE", "BACKEND_UNAVAILABLE", 503, BUSY, "backend_unavailable", True),
     ("UNAVAILABLE", "FIRST_TOKEN_TIMEOUT", 504, SERVER, "first_token_timeout", False),
     ("UNAVAILABLE", "TOKEN_GAP_TIMEOUT", 504, SERVER, "token_gap_timeout", False),
@@ -95,10 +97,6 @@ def test_a_deadline_that_the_load_cannot_meet_is_explained_in_the_words_of_the_s
     metadata = {"remainingMs": "40", "queueMs": "900", "firstTokenMs": "50"}
     error = from_upstream("DEADLINE_EXCEEDED", "DEADLINE_TOO_SHORT", text, metadata=metadata)
     assert (error.http_status, error.message, error.should_retry) == (504, text, False)
-
-
-def test_a_reason_is_served_or_to_come_and_not_both() -> None:
-    assert not by_coming_reason.keys() & by_reason.keys()
 
 
 def chat_naming(**members: object) -> Naming:

@@ -4,11 +4,14 @@
     HeadraceError
     ├── InvalidRequest             the request is wrong; .violations names every field
     │   ├── ContextLengthExceeded  prompt plus requested output do not fit the model
-    │   └── RequestTooLarge        the message is over the transport's size limit
+    │   ├── RequestTooLarge        the message is over the transport's size limit
+    │   └── IdempotencyMismatch    the idempotency key was used for another request
     ├── CapabilityUnsupported      this model cannot do what was asked
-    ├── NotFound                   no such model or generation
+    ├── NotFound                   no such model or generation, or its events are no longer kept
     ├── AccessDenied               credentials are missing, wrong, or not enough
     ├── Overloaded                 the waiting line is full or too slow; see .retry_after_s
+    │   └── RateLimited            a limit of the caller's own tenant
+    │       └── QuotaExhausted     its quota of the day is spent; waiting for seconds does not help
     ├── ConsumerTooSlow            the stream was not read fast enough and was stopped
     ├── DeadlineExceeded           the timeout passed, in the line or while decoding
     ├── Unavailable                the server or its engine cannot be reached, or is draining
@@ -128,6 +131,10 @@ class RequestTooLarge(InvalidRequest):
     """The message is over the size limit of the transport."""
 
 
+class IdempotencyMismatch(InvalidRequest):
+    """The idempotency key was used for another request."""
+
+
 class CapabilityUnsupported(HeadraceError):
     """The model cannot do what was asked; `metadata["capability"]` names what."""
 
@@ -144,6 +151,16 @@ class Overloaded(HeadraceError):
     """The server takes no more for now; `retry_after_s` says when to come back, if known."""
 
     may_pass = True
+
+
+class RateLimited(Overloaded):
+    """A limit of the caller's tenant; `retry_after_s` says when there is room again."""
+
+
+class QuotaExhausted(RateLimited):
+    """What the tenant may use is used up; waiting for seconds does not help."""
+
+    may_pass = False
 
 
 class ConsumerTooSlow(HeadraceError):
@@ -192,6 +209,14 @@ ERROR_CLASSES: Final[Mapping[str | grpc.StatusCode, type[HeadraceError]]] = {
     "CONSUMER_TOO_SLOW": ConsumerTooSlow,
     "GENERATION_NOT_FOUND": NotFound,
     "INTERNAL": InternalError,
+    "RATE_LIMITED": RateLimited,
+    "QUOTA_EXHAUSTED": QuotaExhausted,
+    "IDEMPOTENCY_MISMATCH": IdempotencyMismatch,
+    "REPLAY_EXPIRED": NotFound,
+    "UNAUTHENTICATED": AccessDenied,
+    "PERMISSION_DENIED": AccessDenied,
+    "GENERATION_LOST": Unavailable,
+    "STORE_UNAVAILABLE": Unavailable,
     grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.UNKNOWN: InternalError,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,

@@ -30,49 +30,53 @@ from headrace.v1 import sampling_pb2 as headrace_dot_v1_dot_sampling__pb2
 from headrace.v1 import usage_pb2 as headrace_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/v1/generation.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/chat.proto\x1a\x1eheadrace/v1/error_reason.proto\x1a\x1aheadrace/v1/sampling.proto\x1a\x17headrace/v1/usage.proto\"\xd9\x03\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\'\n\x06tokens\x18\x03 \x01(\x0b\x32\x15.headrace.v1.TokenIdsH\x00\x12&\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x16.headrace.v1.ChatInputH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.v1.SamplingParams\x12\'\n\x04stop\x18\x06 \x01(\x0b\x32\x19.headrace.v1.StopCriteria\x12*\n\x06output\x18\x07 \x01(\x0b\x32\x1a.headrace.v1.OutputOptions\x12\x31\n\nconstraint\x18\x08 \x01(\x0b\x32\x1d.headrace.v1.OutputConstraint\x12\x19\n\x0c\x63hoice_count\x18\t \x01(\x05H\x01\x88\x01\x01\x12\'\n\x08priority\x18\n \x01(\x0e\x32\x15.headrace.v1.Priority\x12-\n\ntime_limit\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x65nd_user\x18\x0f \x01(\tB\x07\n\x05inputB\x0f\n\r_choice_count\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"v\n\rOutputOptions\x12\x11\n\ttoken_ids\x18\x01 \x01(\x08\x12\x10\n\x08logprobs\x18\x02 \x01(\x08\x12\x19\n\x0ctop_logprobs\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cqueue_events\x18\x05 \x01(\x08\x42\x0f\n\r_top_logprobs\"\xab\x02\n\x10GenerateResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x05\x12\x31\n\x07started\x18\x02 \x01(\x0b\x32\x1e.headrace.v1.GenerationStartedH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.headrace.v1.ChoiceDeltaH\x00\x12\x36\n\x0f\x63hoice_finished\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.ChoiceFinishedH\x00\x12\x35\n\tcompleted\x18\x05 \x01(\x0b\x32 .headrace.v1.GenerationCompletedH\x00\x12/\n\x06queued\x18\x06 \x01(\x0b\x32\x1d.headrace.v1.GenerationQueuedH\x00\x42\x07\n\x05\x65vent\"\xc5\x01\n\x11GenerationStarted\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x12prompt_token_count\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x42\x15\n\x13_prompt_token_count\"q\n\x10GenerationQueued\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61head_count\x18\x02 \x01(\x05\x12\x31\n\x0e\x65stimated_wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc2\x01\n\x0b\x43hoiceDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x18\n\x0ereasoning_text\x18\x03 \x01(\tH\x00\x12/\n\ttool_call\x18\x04 \x01(\x0b\x32\x1a.headrace.v1.ToolCallDeltaH\x00\x12\x11\n\ttoken_ids\x18\x06 \x03(\x05\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.headrace.v1.TokenLogprobB\t\n\x07\x63ontent\"\x92\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x14\n\x07logprob\x18\x02 \x01(\x02H\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\traw_bytes\x18\x04 \x01(\x0c\x12-\n\x0ctop_logprobs\x18\x05 \x03(\x0b\x32\x17.headrace.v1.TopLogprobB\n\n\x08_logprob\"P\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\traw_bytes\x18\x04 \x01(\x0c\"\xbd\x01\n\x0e\x43hoiceFinished\x12\r\n\x05index\x18\x01 \x01(\x05\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.headrace.v1.FinishReason\x12\x17\n\rstop_sequence\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\x05H\x00\x12\x1f\n\x12output_token_count\x18\x05 \x01(\x05H\x01\x88\x01\x01\x42\x07\n\x05matchB\x15\n\x13_output_token_count\"]\n\x13GenerationCompleted\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Usage\x12#\n\x06timing\x18\x02 \x01(\x0b\x32\x13.headrace.v1.Timing\"-\n\x14GetGenerationRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\"\xe8\x02\n\x15GetGenerationResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.headrace.v1.GenerationState\x12\x15\n\rlast_sequence\x18\x02 \x01(\x05\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.headrace.v1.Usage\x12\r\n\x05model\x18\x06 \x01(\t\x12\'\n\x08priority\x18\x07 \x01(\x0e\x32\x15.headrace.v1.Priority\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0e\x66\x61ilure_reason\x18\t \x01(\x0e\x32\x18.headrace.v1.ErrorReason\x12#\n\x06timing\x18\n \x01(\x0b\x32\x13.headrace.v1.Timing\x12\x18\n\x0b\x61head_count\x18\x0b \x01(\x05H\x00\x88\x01\x01\x42\x0e\n\x0c_ahead_count\"<\n\x17\x43\x61ncelGenerationRequest\x12\x17\n\rgeneration_id\x18\x01 \x01(\tH\x00\x42\x08\n\x06target\"G\n\x18\x43\x61ncelGenerationResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.headrace.v1.GenerationState*R\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x12\n\x0ePRIORITY_BATCH\x10\x02*\xda\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12 \n\x1c\x46INISH_REASON_CONTEXT_LENGTH\x10\x03\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x04\x12\x1c\n\x18\x46INISH_REASON_TIME_LIMIT\x10\x06\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x07*\xcb\x01\n\x0fGenerationState\x12 \n\x1cGENERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17GENERATION_STATE_QUEUED\x10\x01\x12\x1c\n\x18GENERATION_STATE_RUNNING\x10\x02\x12\x1e\n\x1aGENERATION_STATE_COMPLETED\x10\x03\x12\x1b\n\x17GENERATION_STATE_FAILED\x10\x04\x12\x1e\n\x1aGENERATION_STATE_CANCELLED\x10\x05\x32\x97\x02\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.headrace.v1.GenerateRequest\x1a\x1d.headrace.v1.GenerateResponse0\x01\x12V\n\rGetGeneration\x12!.headrace.v1.GetGenerationRequest\x1a\".headrace.v1.GetGenerationResponse\x12_\n\x10\x43\x61ncelGeneration\x12$.headrace.v1.CancelGenerationRequest\x1a%.headrace.v1.CancelGenerationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cheadrace/v1/generation.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16headrace/v1/chat.proto\x1a\x1eheadrace/v1/error_reason.proto\x1a\x1aheadrace/v1/sampling.proto\x1a\x17headrace/v1/usage.proto\"\xa3\x04\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\'\n\x06tokens\x18\x03 \x01(\x0b\x32\x15.headrace.v1.TokenIdsH\x00\x12&\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x16.headrace.v1.ChatInputH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.v1.SamplingParams\x12\'\n\x04stop\x18\x06 \x01(\x0b\x32\x19.headrace.v1.StopCriteria\x12*\n\x06output\x18\x07 \x01(\x0b\x32\x1a.headrace.v1.OutputOptions\x12\x31\n\nconstraint\x18\x08 \x01(\x0b\x32\x1d.headrace.v1.OutputConstraint\x12\x19\n\x0c\x63hoice_count\x18\t \x01(\x05H\x01\x88\x01\x01\x12\'\n\x08priority\x18\n \x01(\x0e\x32\x15.headrace.v1.Priority\x12-\n\ntime_limit\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fidempotency_key\x18\x0c \x01(\t\x12/\n\tretention\x18\r \x01(\x0b\x32\x1c.headrace.v1.RetentionPolicy\x12\x10\n\x08\x65nd_user\x18\x0f \x01(\tB\x07\n\x05inputB\x0f\n\r_choice_count\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"v\n\rOutputOptions\x12\x11\n\ttoken_ids\x18\x01 \x01(\x08\x12\x10\n\x08logprobs\x18\x02 \x01(\x08\x12\x19\n\x0ctop_logprobs\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cqueue_events\x18\x05 \x01(\x08\x42\x0f\n\r_top_logprobs\"t\n\x0fRetentionPolicy\x12-\n\nretain_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1e\n\x16\x63ontinue_on_disconnect\x18\x02 \x01(\x08\x12\x12\n\nannotation\x18\x03 \x01(\x0c\"\xab\x02\n\x10GenerateResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x05\x12\x31\n\x07started\x18\x02 \x01(\x0b\x32\x1e.headrace.v1.GenerationStartedH\x00\x12)\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x18.headrace.v1.ChoiceDeltaH\x00\x12\x36\n\x0f\x63hoice_finished\x18\x04 \x01(\x0b\x32\x1b.headrace.v1.ChoiceFinishedH\x00\x12\x35\n\tcompleted\x18\x05 \x01(\x0b\x32 .headrace.v1.GenerationCompletedH\x00\x12/\n\x06queued\x18\x06 \x01(\x0b\x32\x1d.headrace.v1.GenerationQueuedH\x00\x42\x07\n\x05\x65vent\"\xc5\x01\n\x11GenerationStarted\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x12prompt_token_count\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04seed\x18\x06 \x01(\x03\x42\x15\n\x13_prompt_token_count\"q\n\x10GenerationQueued\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61head_count\x18\x02 \x01(\x05\x12\x31\n\x0e\x65stimated_wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc2\x01\n\x0b\x43hoiceDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x18\n\x0ereasoning_text\x18\x03 \x01(\tH\x00\x12/\n\ttool_call\x18\x04 \x01(\x0b\x32\x1a.headrace.v1.ToolCallDeltaH\x00\x12\x11\n\ttoken_ids\x18\x06 \x03(\x05\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.headrace.v1.TokenLogprobB\t\n\x07\x63ontent\"\x92\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x14\n\x07logprob\x18\x02 \x01(\x02H\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\traw_bytes\x18\x04 \x01(\x0c\x12-\n\x0ctop_logprobs\x18\x05 \x03(\x0b\x32\x17.headrace.v1.TopLogprobB\n\n\x08_logprob\"P\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\traw_bytes\x18\x04 \x01(\x0c\"\xbd\x01\n\x0e\x43hoiceFinished\x12\r\n\x05index\x18\x01 \x01(\x05\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.headrace.v1.FinishReason\x12\x17\n\rstop_sequence\x18\x03 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x04 \x01(\x05H\x00\x12\x1f\n\x12output_token_count\x18\x05 \x01(\x05H\x01\x88\x01\x01\x42\x07\n\x05matchB\x15\n\x13_output_token_count\"]\n\x13GenerationCompleted\x12!\n\x05usage\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Usage\x12#\n\x06timing\x18\x02 \x01(\x0b\x32\x13.headrace.v1.Timing\"o\n\x17\x41ttachGenerationRequest\x12\x17\n\rgeneration_id\x18\x01 \x01(\tH\x00\x12\x19\n\x0fidempotency_key\x18\x03 \x01(\tH\x00\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x05\x42\x08\n\x06target\"T\n\x14GetGenerationRequest\x12\x17\n\rgeneration_id\x18\x01 \x01(\tH\x00\x12\x19\n\x0fidempotency_key\x18\x02 \x01(\tH\x00\x42\x08\n\x06target\"\xf4\x03\n\x15GetGenerationResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.headrace.v1.GenerationState\x12\x15\n\rlast_sequence\x18\x02 \x01(\x05\x12\x1b\n\x0e\x66irst_sequence\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05usage\x18\x05 \x01(\x0b\x32\x12.headrace.v1.Usage\x12\r\n\x05model\x18\x06 \x01(\t\x12\'\n\x08priority\x18\x07 \x01(\x0e\x32\x15.headrace.v1.Priority\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0e\x66\x61ilure_reason\x18\t \x01(\x0e\x32\x18.headrace.v1.ErrorReason\x12#\n\x06timing\x18\n \x01(\x0b\x32\x13.headrace.v1.Timing\x12\x18\n\x0b\x61head_count\x18\x0b \x01(\x05H\x01\x88\x01\x01\x12\x15\n\rgeneration_id\x18\x0c \x01(\t\x12\x12\n\nannotation\x18\r \x01(\x0c\x42\x11\n\x0f_first_sequenceB\x0e\n\x0c_ahead_count\"W\n\x17\x43\x61ncelGenerationRequest\x12\x17\n\rgeneration_id\x18\x01 \x01(\tH\x00\x12\x19\n\x0fidempotency_key\x18\x02 \x01(\tH\x00\x42\x08\n\x06target\"G\n\x18\x43\x61ncelGenerationResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x1c.headrace.v1.GenerationState*R\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x12\n\x0ePRIORITY_BATCH\x10\x02*\xda\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12 \n\x1c\x46INISH_REASON_CONTEXT_LENGTH\x10\x03\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x04\x12\x1c\n\x18\x46INISH_REASON_TIME_LIMIT\x10\x06\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x07*\xcb\x01\n\x0fGenerationState\x12 \n\x1cGENERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17GENERATION_STATE_QUEUED\x10\x01\x12\x1c\n\x18GENERATION_STATE_RUNNING\x10\x02\x12\x1e\n\x1aGENERATION_STATE_COMPLETED\x10\x03\x12\x1b\n\x17GENERATION_STATE_FAILED\x10\x04\x12\x1e\n\x1aGENERATION_STATE_CANCELLED\x10\x05\x32\xf2\x02\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.headrace.v1.GenerateRequest\x1a\x1d.headrace.v1.GenerateResponse0\x01\x12Y\n\x10\x41ttachGeneration\x12$.headrace.v1.AttachGenerationRequest\x1a\x1d.headrace.v1.GenerateResponse0\x01\x12V\n\rGetGeneration\x12!.headrace.v1.GetGenerationRequest\x1a\".headrace.v1.GetGenerationResponse\x12_\n\x10\x43\x61ncelGeneration\x12$.headrace.v1.CancelGenerationRequest\x1a%.headrace.v1.CancelGenerationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=2717
-  _globals['_PRIORITY']._serialized_end=2799
-  _globals['_FINISHREASON']._serialized_start=2802
-  _globals['_FINISHREASON']._serialized_end=3020
-  _globals['_GENERATIONSTATE']._serialized_start=3023
-  _globals['_GENERATIONSTATE']._serialized_end=3226
+  _globals['_PRIORITY']._serialized_start=3228
+  _globals['_PRIORITY']._serialized_end=3310
+  _globals['_FINISHREASON']._serialized_start=3313
+  _globals['_FINISHREASON']._serialized_end=3531
+  _globals['_GENERATIONSTATE']._serialized_start=3534
+  _globals['_GENERATIONSTATE']._serialized_end=3737
   _globals['_GENERATEREQUEST']._serialized_start=220
-  _globals['_GENERATEREQUEST']._serialized_end=693
-  _globals['_TOKENIDS']._serialized_start=695
-  _globals['_TOKENIDS']._serialized_end=718
-  _globals['_OUTPUTOPTIONS']._serialized_start=720
-  _globals['_OUTPUTOPTIONS']._serialized_end=838
-  _globals['_GENERATERESPONSE']._serialized_start=841
-  _globals['_GENERATERESPONSE']._serialized_end=1140
-  _globals['_GENERATIONSTARTED']._serialized_start=1143
-  _globals['_GENERATIONSTARTED']._serialized_end=1340
-  _globals['_GENERATIONQUEUED']._serialized_start=1342
-  _globals['_GENERATIONQUEUED']._serialized_end=1455
-  _globals['_CHOICEDELTA']._serialized_start=1458
-  _globals['_CHOICEDELTA']._serialized_end=1652
-  _globals['_TOKENLOGPROB']._serialized_start=1655
-  _globals['_TOKENLOGPROB']._serialized_end=1801
-  _globals['_TOPLOGPROB']._serialized_start=1803
-  _globals['_TOPLOGPROB']._serialized_end=1883
-  _globals['_CHOICEFINISHED']._serialized_start=1886
-  _globals['_CHOICEFINISHED']._serialized_end=2075
-  _globals['_GENERATIONCOMPLETED']._serialized_start=2077
-  _globals['_GENERATIONCOMPLETED']._serialized_end=2170
-  _globals['_GETGENERATIONREQUEST']._serialized_start=2172
-  _globals['_GETGENERATIONREQUEST']._serialized_end=2217
-  _globals['_GETGENERATIONRESPONSE']._serialized_start=2220
-  _globals['_GETGENERATIONRESPONSE']._serialized_end=2580
-  _globals['_CANCELGENERATIONREQUEST']._serialized_start=2582
-  _globals['_CANCELGENERATIONREQUEST']._serialized_end=2642
-  _globals['_CANCELGENERATIONRESPONSE']._serialized_start=2644
-  _globals['_CANCELGENERATIONRESPONSE']._serialized_end=2715
-  _globals['_GENERATIONSERVICE']._serialized_start=3229
-  _globals['_GENERATIONSERVICE']._serialized_end=3508
+  _globals['_GENERATEREQUEST']._serialized_end=767
+  _globals['_TOKENIDS']._serialized_start=769
+  _globals['_TOKENIDS']._serialized_end=792
+  _globals['_OUTPUTOPTIONS']._serialized_start=794
+  _globals['_OUTPUTOPTIONS']._serialized_end=912
+  _globals['_RETENTIONPOLICY']._serialized_start=914
+  _globals['_RETENTIONPOLICY']._serialized_end=1030
+  _globals['_GENERATERESPONSE']._serialized_start=1033
+  _globals['_GENERATERESPONSE']._serialized_end=1332
+  _globals['_GENERATIONSTARTED']._serialized_start=1335
+  _globals['_GENERATIONSTARTED']._serialized_end=1532
+  _globals['_GENERATIONQUEUED']._serialized_start=1534
+  _globals['_GENERATIONQUEUED']._serialized_end=1647
+  _globals['_CHOICEDELTA']._serialized_start=1650
+  _globals['_CHOICEDELTA']._serialized_end=1844
+  _globals['_TOKENLOGPROB']._serialized_start=1847
+  _globals['_TOKENLOGPROB']._serialized_end=1993
+  _globals['_TOPLOGPROB']._serialized_start=1995
+  _globals['_TOPLOGPROB']._serialized_end=2075
+  _globals['_CHOICEFINISHED']._serialized_start=2078
+  _globals['_CHOICEFINISHED']._serialized_end=2267
+  _globals['_GENERATIONCOMPLETED']._serialized_start=2269
+  _globals['_GENERATIONCOMPLETED']._serialized_end=2362
+  _globals['_ATTACHGENERATIONREQUEST']._serialized_start=2364
+  _globals['_ATTACHGENERATIONREQUEST']._serialized_end=2475
+  _globals['_GETGENERATIONREQUEST']._serialized_start=2477
+  _globals['_GETGENERATIONREQUEST']._serialized_end=2561
+  _globals['_GETGENERATIONRESPONSE']._serialized_start=2564
+  _globals['_GETGENERATIONRESPONSE']._serialized_end=3064
+  _globals['_CANCELGENERATIONREQUEST']._serialized_start=3066
+  _globals['_CANCELGENERATIONREQUEST']._serialized_end=3153
+  _globals['_CANCELGENERATIONRESPONSE']._serialized_start=3155
+  _globals['_CANCELGENERATIONRESPONSE']._serialized_end=3226
+  _globals['_GENERATIONSERVICE']._serialized_start=3740
+  _globals['_GENERATIONSERVICE']._serialized_end=4110
 # @@protoc_insertion_point(module_scope)

@@ -57,7 +57,7 @@ GENERATION_STATE_FAILED: GenerationState
 GENERATION_STATE_CANCELLED: GenerationState
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "prompt", "tokens", "chat", "sampling", "stop", "output", "constraint", "choice_count", "priority", "time_limit", "end_user")
+    __slots__ = ("model", "prompt", "tokens", "chat", "sampling", "stop", "output", "constraint", "choice_count", "priority", "time_limit", "idempotency_key", "retention", "end_user")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,8 @@ class GenerateRequest(_message.Message):
     CHOICE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     END_USER_FIELD_NUMBER: _ClassVar[int]
     model: str
     prompt: str
@@ -81,8 +83,10 @@ class GenerateRequest(_message.Message):
     choice_count: int
     priority: Priority
     time_limit: _duration_pb2.Duration
+    idempotency_key: str
+    retention: RetentionPolicy
     end_user: str
-    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[_chat_pb2.ChatInput, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopCriteria, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., constraint: _Optional[_Union[_sampling_pb2.OutputConstraint, _Mapping]] = ..., choice_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., end_user: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[_chat_pb2.ChatInput, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopCriteria, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., constraint: _Optional[_Union[_sampling_pb2.OutputConstraint, _Mapping]] = ..., choice_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., retention: _Optional[_Union[RetentionPolicy, _Mapping]] = ..., end_user: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -101,6 +105,16 @@ class OutputOptions(_message.Message):
     top_logprobs: int
     queue_events: bool
     def __init__(self, token_ids: _Optional[bool] = ..., logprobs: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., queue_events: _Optional[bool] = ...) -> None: ...
+
+class RetentionPolicy(_message.Message):
+    __slots__ = ("retain_for", "continue_on_disconnect", "annotation")
+    RETAIN_FOR_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_ON_DISCONNECT_FIELD_NUMBER: _ClassVar[int]
+    ANNOTATION_FIELD_NUMBER: _ClassVar[int]
+    retain_for: _duration_pb2.Duration
+    continue_on_disconnect: bool
+    annotation: bytes
+    def __init__(self, retain_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., continue_on_disconnect: _Optional[bool] = ..., annotation: _Optional[bytes] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("sequence", "started", "delta", "choice_finished", "completed", "queued")
@@ -208,16 +222,30 @@ class GenerationCompleted(_message.Message):
     timing: _usage_pb2.Timing
     def __init__(self, usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ...) -> None: ...
 
-class GetGenerationRequest(_message.Message):
-    __slots__ = ("generation_id",)
+class AttachGenerationRequest(_message.Message):
+    __slots__ = ("generation_id", "idempotency_key", "after_sequence")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     generation_id: str
-    def __init__(self, generation_id: _Optional[str] = ...) -> None: ...
+    idempotency_key: str
+    after_sequence: int
+    def __init__(self, generation_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., after_sequence: _Optional[int] = ...) -> None: ...
+
+class GetGenerationRequest(_message.Message):
+    __slots__ = ("generation_id", "idempotency_key")
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    generation_id: str
+    idempotency_key: str
+    def __init__(self, generation_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class GetGenerationResponse(_message.Message):
-    __slots__ = ("state", "last_sequence", "usage", "model", "priority", "create_time", "failure_reason", "timing", "ahead_count")
+    __slots__ = ("state", "last_sequence", "first_sequence", "expire_time", "usage", "model", "priority", "create_time", "failure_reason", "timing", "ahead_count", "generation_id", "annotation")
     STATE_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -225,8 +253,12 @@ class GetGenerationResponse(_message.Message):
     FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     AHEAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ANNOTATION_FIELD_NUMBER: _ClassVar[int]
     state: GenerationState
     last_sequence: int
+    first_sequence: int
+    expire_time: _timestamp_pb2.Timestamp
     usage: _usage_pb2.Usage
     model: str
     priority: Priority
@@ -234,13 +266,17 @@ class GetGenerationResponse(_message.Message):
     failure_reason: _error_reason_pb2.ErrorReason
     timing: _usage_pb2.Timing
     ahead_count: int
-    def __init__(self, state: _Optional[_Union[GenerationState, str]] = ..., last_sequence: _Optional[int] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failure_reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., ahead_count: _Optional[int] = ...) -> None: ...
+    generation_id: str
+    annotation: bytes
+    def __init__(self, state: _Optional[_Union[GenerationState, str]] = ..., last_sequence: _Optional[int] = ..., first_sequence: _Optional[int] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., usage: _Optional[_Union[_usage_pb2.Usage, _Mapping]] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failure_reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., timing: _Optional[_Union[_usage_pb2.Timing, _Mapping]] = ..., ahead_count: _Optional[int] = ..., generation_id: _Optional[str] = ..., annotation: _Optional[bytes] = ...) -> None: ...
 
 class CancelGenerationRequest(_message.Message):
-    __slots__ = ("generation_id",)
+    __slots__ = ("generation_id", "idempotency_key")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     generation_id: str
-    def __init__(self, generation_id: _Optional[str] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, generation_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class CancelGenerationResponse(_message.Message):
     __slots__ = ("state",)

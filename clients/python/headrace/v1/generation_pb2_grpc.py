@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class GenerationServiceStub:
     """Streams text generation. The deadline travels as the gRPC deadline.
-    Cancelling the call, or losing the connection, stops the engine's work.
+    Cancelling the call, or losing the connection, stops the engine's work, unless
+    the generation is retained.
     """
 
     def __init__(self, channel):
@@ -39,6 +40,11 @@ class GenerationServiceStub:
         self.Generate = channel.unary_stream(
                 '/headrace.v1.GenerationService/Generate',
                 request_serializer=headrace_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
+                _registered_method=True)
+        self.AttachGeneration = channel.unary_stream(
+                '/headrace.v1.GenerationService/AttachGeneration',
+                request_serializer=headrace_dot_v1_dot_generation__pb2.AttachGenerationRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
                 _registered_method=True)
         self.GetGeneration = channel.unary_unary(
@@ -55,7 +61,8 @@ class GenerationServiceStub:
 
 class GenerationServiceServicer:
     """Streams text generation. The deadline travels as the gRPC deadline.
-    Cancelling the call, or losing the connection, stops the engine's work.
+    Cancelling the call, or losing the connection, stops the engine's work, unless
+    the generation is retained.
     """
 
     def Generate(self, request, context):
@@ -66,14 +73,26 @@ class GenerationServiceServicer:
         Initial metadata (x-request-id, x-generation-id) is sent with the first
         event and not before, so that a call refused earlier may be retried
         transparently.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachGeneration(self, request, context):
+        """Joins a generation that is retained: sends the events after a given one,
+        those that are kept at once and the others as they come, with the status
+        with which it ends. What it joins does not end with it.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetGeneration(self, request, context):
-        """Reads where a generation is: one that waits or runs on this server, or
-        ended there within the last minutes.
+        """Reads where a generation is: one that waits or runs, or ended within the
+        last minutes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +115,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     request_deserializer=headrace_dot_v1_dot_generation__pb2.GenerateRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_generation__pb2.GenerateResponse.SerializeToString,
             ),
+            'AttachGeneration': grpc.unary_stream_rpc_method_handler(
+                    servicer.AttachGeneration,
+                    request_deserializer=headrace_dot_v1_dot_generation__pb2.AttachGenerationRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_generation__pb2.GenerateResponse.SerializeToString,
+            ),
             'GetGeneration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetGeneration,
                     request_deserializer=headrace_dot_v1_dot_generation__pb2.GetGenerationRequest.FromString,
@@ -116,7 +140,8 @@ def add_GenerationServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class GenerationService:
     """Streams text generation. The deadline travels as the gRPC deadline.
-    Cancelling the call, or losing the connection, stops the engine's work.
+    Cancelling the call, or losing the connection, stops the engine's work, unless
+    the generation is retained.
     """
 
     @staticmethod
@@ -135,6 +160,33 @@ class GenerationService:
             target,
             '/headrace.v1.GenerationService/Generate',
             headrace_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
+            headrace_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.v1.GenerationService/AttachGeneration',
+            headrace_dot_v1_dot_generation__pb2.AttachGenerationRequest.SerializeToString,
             headrace_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
             options,
             channel_credentials,
