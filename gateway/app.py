@@ -20,8 +20,9 @@ from gateway.call_options import generation_options, short_call_options
 from gateway.config import GatewaySettings
 from gateway.cors import with_cors
 from gateway.event_stream import StreamTimes
-from gateway.generation import GenerationResponse, Generations, draining
+from gateway.generation import Generations, draining
 from gateway.handover import Handover
+from gateway.kept_routes import add_generations
 from gateway.openai import documents
 from gateway.openai.chat import ChatRequest
 from gateway.openai.completions import CompletionRequest
@@ -34,6 +35,7 @@ from gateway.outermost import OutermostLayer
 from gateway.readiness import Readiness, ServiceHealth
 from gateway.refusals import on_api_error, on_bug, on_http_exception, unknown_url
 from gateway.responses import add_responses
+from gateway.resuming import started_or_joined
 from gateway.short_calls import while_client_waits
 from gateway.telemetry import GatewayTelemetry
 from gateway.upstream import Upstream
@@ -111,7 +113,7 @@ class Gateway:
             limit_bytes=self.settings.body_limit_bytes,
             timeout_s=self.settings.body_timeout_s,
         )
-        return GenerationResponse(self.generations, parse_body(body), options)
+        return started_or_joined(self.generations, parse_body(body), options, request.headers, body)
 
     async def readiness(self) -> Response:
         """Return the answer to whoever asks whether requests should come here."""
@@ -170,6 +172,8 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         return await gateway.accept(partial(parse, Endpoint.COMPLETION), request)
 
     add_responses(api, gateway.accept)
+
+    add_generations(api, gateway.settings, lambda: gateway.generations)
 
     @api.post("/v1/tokenize", tags=["tokens"], **json_operation(TokenizeRequest, TokenizeAnswer))
     async def tokenize(request: Request) -> Response:

@@ -30,11 +30,15 @@ class GatewaySettings(Settings):
 
     host: str = Field(
         default="127.0.0.1",
-        description="Address to listen on. Loopback, because the gateway checks no keys itself; put it behind TLS "
-        "and authentication before it listens elsewhere.",
+        description="Address to listen on. The gateway checks no keys itself: on an address that others can reach it "
+        "asks the service without any, and ends if that answers, unless --allow-insecure. Put TLS in front of it.",
     )
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(
         default=8080, description="Port to listen on; 0 takes a free one and logs it."
+    )
+    allow_insecure: bool = Field(
+        default=False,
+        description="Listen on an address that others can reach although the service takes calls from everybody.",
     )
     target: str = Field(
         default="127.0.0.1:50051", description="gRPC target of the service, for example dns:///host:port."

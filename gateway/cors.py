@@ -12,6 +12,7 @@ __all__ = ["with_cors"]
 
 # What a page may read of a response besides its body; the SDKs run in pages too.
 _EXPOSED_HEADERS: Final = (
+    "idempotent-replayed",
     "openai-processing-ms",
     "retry-after",
     "retry-after-ms",

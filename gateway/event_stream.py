@@ -46,6 +46,7 @@ class EventStream:
     def __init__(self, start: Send, send: Send, times: StreamTimes, on_stall: Callable[[], None]) -> None:
         self.is_open = False
         self.has_ended = False  # the whole response was handed over
+        self.headers: dict[str, str] = {}  # beside those of every stream; until it is open
         self._start = start
         self._send = send
         self._times = times
@@ -76,7 +77,8 @@ class EventStream:
         """Send the status 200 and the headers, once."""
         if not self.is_open:
             self.is_open = True
-            await self._begin(200, sse.HEADERS)
+            beside = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+            await self._begin(200, [*sse.HEADERS, *beside])
 
     async def write(self, frame: bytes) -> None:
         """Send whole events; waits while the connection is full."""

@@ -22,6 +22,7 @@ from gateway.exchange import Exchange, exchange_of
 from gateway.lifetime import EndCause, Lifetime
 from gateway.openai.answers import ContractError
 from gateway.openai.errors import ApiError, by_reason, internal
+from gateway.openai.event_ids import Position
 from gateway.openai.readers import reader_of
 from gateway.openai.requests import GenerationCall
 from gateway.openai.usage import server_timing
@@ -73,11 +74,25 @@ class Generations:
 
 
 class GenerationResponse(Response):
-    """The response to one generation request; runs the generation while it is sent."""
+    """The response to one generation request; runs the generation while it is sent.
 
-    def __init__(self, generations: Generations, call: GenerationCall, options: CallOptions) -> None:
+    `attach_to` is the id of a retained generation to show in place of a new one;
+    of a stream, what comes behind `after` is sent.
+    """
+
+    def __init__(
+        self,
+        generations: Generations,
+        call: GenerationCall,
+        options: CallOptions,
+        *,
+        attach_to: str | None = None,
+        after: Position | None = None,
+    ) -> None:
         # The base class would build headers and a body, which come later here.
         self.background = None
+        self._attach_to = attach_to
+        self._after = after
         self._generations = generations
         self._call = call
         self._options = options
@@ -91,7 +106,7 @@ class GenerationResponse(Response):
         exchange = exchange_of(scope)
         exchange.call = self._call
         lifetime = Lifetime(receive, self._generations.running)
-        events = open_events(self._generations.upstream, self._call, self._options)
+        events = open_events(self._generations.upstream, self._call, self._options, self._attach_to)
         if self._call.stream:
             await self._stream(exchange, lifetime, events, send)
         else:
@@ -137,10 +152,16 @@ class GenerationResponse(Response):
     ) -> bytes:
         """Send everything but the last events, which wait for the call's status, and return those."""
         reader = exchange.reader = reader_of(self._call, int(time.time()))
-        last = b""
+        last, after = b"", self._after
         async with generation as events:
             async for event in events:
                 frame = reader.feed(event)
+                if not out.is_open:
+                    out.headers = self._options.told()
+                if after is not None:
+                    frame = after.behind(frame, event.sequence)
+                    if event.sequence <= after.sequence and not frame:
+                        continue  # a failure that follows still has a status of its own
                 if reader.is_complete:
                     last = frame
                 elif frame:
@@ -176,7 +197,7 @@ class GenerationResponse(Response):
                 return None
             exchange.error = draining()
             return _failure(exchange, exchange.error)
-        headers = {"openai-processing-ms": str(round(exchange.elapsed_s() * 1000))}
+        headers = {"openai-processing-ms": str(round(exchange.elapsed_s() * 1000)), **self._options.told()}
         if reader.timing is not None:
             headers["server-timing"] = server_timing(reader.timing)
         return Response(body, media_type="application/json", headers=headers)

@@ -47,7 +47,8 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
 )
 _ERRORS: Final = {
     400: "The request is wrong; the message names every problem.",
-    404: "No model has this name.",
+    404: "Nothing has this name.",
+    410: "The events are no longer kept.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     500: "A fault of the server.",

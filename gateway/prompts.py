@@ -22,8 +22,12 @@ __all__ = ["Events", "open_events"]
 Events = AsyncIterator[gen.GenerateResponse]
 
 
-def open_events(upstream: Upstream, call: GenerationCall, options: CallOptions) -> AbstractAsyncContextManager[Events]:
+def open_events(
+    upstream: Upstream, call: GenerationCall, options: CallOptions, attach_to: str | None = None
+) -> AbstractAsyncContextManager[Events]:
     """Return the events of `call` to enter and read, in the order that one generation has.
+
+    `attach_to` is the id of a retained generation to read in place of a new one.
 
     Leaving the block cancels every generation behind them. ApiError for every
     failure of the service, of whichever prompt. All prompts share one budget: one
@@ -31,14 +35,21 @@ def open_events(upstream: Upstream, call: GenerationCall, options: CallOptions) 
     """
     plan = call.plan
     if plan is None:
+        if attach_to is not None:
+            return upstream.attach(attach_to, options, call.naming)
         return upstream.generate(_limited(call.request, options.budget), options, call.naming)
-    opening = partial(_open_prompt, upstream, call, plan, options)
+    opening = partial(_open_prompt, upstream, call, plan, options, attach_to)
     return FanOut([Source(partial(opening, number), plan.choices) for number in range(len(plan.requests))])
 
 
 @asynccontextmanager
 async def _open_prompt(
-    upstream: Upstream, call: GenerationCall, plan: CompletionPlan, options: CallOptions, number: int
+    upstream: Upstream,
+    call: GenerationCall,
+    plan: CompletionPlan,
+    options: CallOptions,
+    attach_to: str | None,
+    number: int,
 ) -> AsyncIterator[Events]:
     request = plan.requests[number]
     naming = _naming_of(call.naming, f"prompt[{number}]" if len(plan.requests) > 1 else "prompt")
@@ -48,7 +59,11 @@ async def _open_prompt(
     if plan.echo:
         text = request.prompt or await _text_of(upstream, request, options, naming)
         filters.append(Echo(text, plan.choices))
-    async with upstream.generate(_limited(request, options.budget), options, naming) as events:
+    if attach_to is not None:
+        opened = upstream.attach(attach_to, options, naming)
+    else:
+        opened = upstream.generate(_limited(request, options.budget), options, naming)
+    async with opened as events:
         if not filters:
             yield events
             return

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from opentelemetry.context import Context
@@ -32,11 +32,12 @@ Metadata = Sequence[tuple[str, str]]
 
 # The name under which the service says that nothing is wrong at all.
 HEALTHY: Final = "healthy"
+_TOLD_HEADERS: Final = ("x-ratelimit-", "idempotent-replayed")
 # What a gRPC metadata value may hold. Others cannot be handed on, and a service
 # that asks for credentials then finds none.
 # The service allows a ping every 10 s; one that vanished is noticed within 40 s.
 _KEEPALIVE: Final = {"grpc.keepalive_time_ms": 30_000, "grpc.keepalive_timeout_ms": 10_000}
-_REPRESENTABLE: Final = re.compile(r"[\x20-\x7e]{1,4096}")
+_REPRESENTABLE: Final = re.compile(r"[\x20-\x7e]+")
 # Above 8 KiB of metadata a gRPC server may refuse a call; the rest is the request's id and the trace.
 _MAX_CREDENTIALS_BYTES: Final = 6 * 1024
 
@@ -48,10 +49,19 @@ class CallOptions:
     budget: Budget
     metadata: Metadata
     context: Context
+    # The generations that were begun with them.
+    begun: list[GenerationStream] = field(default_factory=list)
 
     def left_s(self) -> float:
         """Return the deadline of a call that begins now, seconds. ApiError (504) if nothing is left for one."""
         return self.budget.left_s(time.perf_counter())
+
+    def told(self) -> dict[str, str]:
+        """Return headers for the caller: where its limits stand, and whether it joined what another call began."""
+        found: dict[str, str] = {}
+        for generation in self.begun:
+            found |= {name: value for name, value in generation.headers.items() if name.startswith(_TOLD_HEADERS)}
+        return found
 
     @property
     def has_key(self) -> bool:
@@ -81,9 +91,39 @@ class Upstream:
             async with self._client.generate(
                 request, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             ) as events:
+                options.begun.append(events)
                 yield events
         except HeadraceError as error:
             raise _api_error(error, naming, has_key=options.has_key) from error
+
+    @asynccontextmanager
+    async def attach(self, generation_id: str, options: CallOptions, naming: Naming) -> AsyncIterator[GenerationStream]:
+        """Read a retained generation from its first event on. ApiError for every failure of the call."""
+        try:
+            async with self._client.attach(
+                generation_id, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
+            ) as events:
+                yield events
+        except HeadraceError as error:
+            raise _api_error(error, naming, has_key=options.has_key) from error
+
+    async def get_generation(self, generation_id: str, options: CallOptions) -> gen.GetGenerationResponse:
+        """Return where a generation is. ApiError for every failure of the call, 404 if there is none."""
+        try:
+            return await self._client.get_generation(
+                generation_id, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
+            )
+        except HeadraceError as error:
+            raise _api_error(error, has_key=options.has_key) from error
+
+    async def cancel_generation(self, generation_id: str, options: CallOptions) -> gen.CancelGenerationResponse:
+        """Stop a generation. ApiError for every failure of the call, 404 if there is none."""
+        try:
+            return await self._client.cancel_generation(
+                generation_id, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
+            )
+        except HeadraceError as error:
+            raise _api_error(error, has_key=options.has_key) from error
 
     async def tokenize(self, call: TokenizeCall, options: CallOptions) -> tokenize_pb2.TokenizeResponse:
         """Return the token ids of a text or a conversation. ApiError for every failure of the call."""
@@ -178,6 +218,7 @@ def _api_error(error: HeadraceError, naming: Naming | None = None, *, has_key: b
         violations=[(violation.field, violation.description) for violation in error.violations],
         metadata=error.metadata,
         retry_after_s=error.retry_after_s,
+        limits=error.headers,
         has_key=has_key,
     )
 

@@ -258,7 +258,7 @@ def _banner() -> None:
         f"""
 Headrace is ready: gRPC on {grpc}, OpenAI-shaped HTTP on {_base_url()} (docs at /docs). Ctrl-C ends it.
 
-  curl -N {_base_url()}/v1/chat/completions -H 'Content-Type: application/json' -d '{{
+  curl -N {_base_url()}/v1/chat/completions -H 'Content-Type: application/json' {_credentials()}-d '{{
     "model": "{_model()}", "stream": true,
     "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
@@ -268,8 +268,17 @@ Headrace is ready: gRPC on {grpc}, OpenAI-shaped HTTP on {_base_url()} (docs at 
     )
 
 
+def _credentials() -> str:
+    """Return what a curl line needs besides, where the service asks who calls; `headrace` reads the same variable."""
+    if os.environ.get("HEADRACE_KEYS_FILE") or os.environ.get("HEADRACE_JWT_ISSUER"):
+        return '-H "Authorization: Bearer $HEADRACE_API_KEY" '
+    return ""
+
+
 def _model() -> str:
-    """Return a name that requests can use: the one that the documentation uses, where it exists."""
+    """Return a name that requests can use: the one that the documentation uses, where it exists or nobody tells."""
+    if _credentials():
+        return "default"
     for path, name in (("models/default", "default"), ("models", None)):
         try:
             with urllib.request.urlopen(f"{_base_url()}/v1/{path}", timeout=2) as response:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.admission.limits import AdmissionLimits, default_reserved, reserved_problem
 from service.admission.slots import Slots
@@ -28,17 +28,39 @@ from service.catalog.registry import Registry
 from service.config import ServiceSettings
 from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
+from service.ledger import Ledger, open_store, parse_address
 from service.parsing import ReasoningFormat, ToolFormat, reasoning_format_of, tool_format_of
-from service.telemetry.instruments import record_engine_stop, watch_slots
+from service.telemetry.instruments import record_engine_stop, record_ledger_lost, watch_slots
+from service.telemetry.limits import record_limited, record_shared
 from service.templates import ChatTemplate, TemplateError, load_template
+from service.tenancy.authenticator import Authenticator
+from service.tenancy.key_file import KeyFile
+from service.tenancy.keys import KeysFileError
+from service.tenancy.limits.file import LimitsFile, LimitsFileError
+from service.tenancy.limits.limiter import Limiter
+from service.tenancy.limits.redis_line import RedisLine, RedisMissingError
+from service.tenancy.limits.store import LimitStore
 from service.tokens import DecoderError, JsonTokenizer, TokenCodec
 
-__all__ = ["declared_models", "open_models"]
+if TYPE_CHECKING:  # needs an optional package
+    from service.sharing.sharing import Sharing
+
+__all__ = [
+    "declared_models",
+    "open_authenticator",
+    "open_ledger",
+    "open_limiter",
+    "open_models",
+    "open_sharing",
+    "share_lines",
+]
 
 logger = logging.getLogger("headrace.service")
 
 # Used where neither the declaration nor the engine says how much it can run at once.
 DEFAULT_RUNNING = 16
+# A Redis on the same network needs a hundredth of it; who waits longer waits more for its limits than for a token.
+_LIMITS_TIMEOUT_S = 0.25
 
 
 def declared_models(settings: ServiceSettings) -> list[ModelDeclaration]:
@@ -54,6 +76,76 @@ def declared_models(settings: ServiceSettings) -> list[ModelDeclaration]:
             raise ModelsFileError([f"{name}: cannot be read: {error}"]) from None
         return parse_models(text, name)
     return [_single_model(settings)]
+
+
+def open_authenticator(settings: ServiceSettings) -> Authenticator | None:
+    """Return what tells who calls; None where the settings ask for nothing. Raises `KeysFileError`."""
+    if not settings.checks_callers:
+        return None
+    key_file = None if settings.keys_file is None else KeyFile(settings.keys_file)
+    if settings.jwt_issuer is None:
+        return Authenticator(key_file)
+    try:
+        from service.tenancy.tokens import TokenChecker, TokenRules, open_issuer_keys
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in {"jwt", "cryptography"}:
+            raise
+        raise KeysFileError(["tokens (--jwt-issuer) need: pip install 'headrace-server[auth]'"]) from None
+    assert settings.jwt_audience is not None
+    rules = TokenRules(
+        issuer=settings.jwt_issuer,
+        audience=settings.jwt_audience,
+        algorithms=settings.jwt_algorithm_names,
+        tenant_claim=settings.jwt_tenant_claim,
+        models_claim=settings.jwt_models_claim,
+        leeway_s=settings.jwt_leeway_s,
+    )
+    keys = open_issuer_keys(settings.jwt_issuer, settings.jwt_jwks, refresh_s=settings.jwt_refresh_s)
+    return Authenticator(key_file, TokenChecker(rules, keys))
+
+
+async def open_ledger(settings: ServiceSettings) -> Ledger | None:
+    """Return the usage ledger, ready; None where the settings ask for none. Raises `service.ledger.StoreError`."""
+    if settings.ledger is None:
+        return None
+    ledger = Ledger(open_store(parse_address(settings.ledger)), on_lost=record_ledger_lost)
+    await ledger.start()
+    return ledger
+
+
+def open_limiter(settings: ServiceSettings) -> Limiter | None:
+    """Return what holds tenants to the limits file; None where there is none. Raises `LimitsFileError`."""
+    if settings.limits_file is None:
+        return None
+    store = LimitStore()
+    url = settings.limits_store.get_secret_value() or settings.store.get_secret_value()
+    if url:
+        try:
+            store = LimitStore(RedisLine(url, timeout_s=_LIMITS_TIMEOUT_S), on_change=record_shared)
+        except (RedisMissingError, ValueError) as error:
+            raise LimitsFileError([f"--limits-store: {error}"]) from None
+    return Limiter(LimitsFile(settings.limits_file), store, prefix=settings.store_prefix, on_refusal=record_limited)
+
+
+def open_sharing(settings: ServiceSettings) -> Sharing | None:
+    """Return what replicas share; None where this one is alone. ValueError for an address that is none."""
+    url = settings.store.get_secret_value()
+    if not url:
+        return None
+    try:
+        from service.sharing.sharing import Sharing
+        from service.sharing.store import SharedStore
+    except ModuleNotFoundError:
+        raise ValueError("the package redis is not installed: pip install 'headrace-server[redis]'") from None
+    return Sharing(SharedStore(url, prefix=settings.store_prefix), settings.max_deadline_s)
+
+
+def share_lines(registry: Registry, limiter: Limiter) -> None:
+    """Hold tenants to their shares of the models' lines. Tells the log of rules for models that nobody serves."""
+    for model in registry:
+        model.slots.share_of = partial(limiter.queue_share, model=model.id)
+    if unknown := limiter.models - {model.id for model in registry}:
+        logger.warning("the limits file names models that are not served here: %s", ", ".join(sorted(unknown)))
 
 
 def _single_model(settings: ServiceSettings) -> ModelDeclaration:

@@ -73,6 +73,8 @@ class GenerationReader(ABC):
         self.timing: usage_pb2.Timing | None = None
         self._service_tier = call.service_tier
         self._choices = call.choices
+        self._is_retained = call.is_retained
+        self._id = "id: "  # of an event of the stream, up to its number
         self._wants_logprobs = call.request.output.logprobs
 
     def feed(self, event: gen.GenerateResponse) -> bytes:
@@ -117,6 +119,8 @@ class GenerationReader(ABC):
             raise ContractError("started came twice")
         self.has_started = True
         self.generation_id = started.generation_id
+        if self._is_retained:
+            self._id = f"id: {self.generation_id}:"
         self.model = started.model or self.model
         self.fingerprint = started.fingerprint
         if started.HasField("create_time"):

@@ -75,7 +75,7 @@ class ChunkStream(GenerationReader):
         head = heads.get(delta.index)
         if head is None or self._wants_logprobs or not text or len(text) > MAX_TEXT_CHARS:
             return self._slow_delta(delta)
-        return f"id: {self.sequence}\n{head}{encode_basestring_ascii(text)}{self._tail}".encode("ascii")
+        return f"{self._id}{self.sequence}\n{head}{encode_basestring_ascii(text)}{self._tail}".encode("ascii")
 
     def _slow_delta(self, delta: gen.ChoiceDelta) -> bytes:
         index = delta.index
@@ -133,13 +133,16 @@ class ChunkStream(GenerationReader):
         return self._numbered(frames)
 
     def _on_completed(self) -> bytes:
+        done = sse.DONE.decode()
         if not self._include_usage:
-            return sse.DONE
+            return self._numbered([done]) if self._is_retained else sse.DONE
         document: dict[str, Any] = {"usage": usage_document(self.usage)}
         if self.timing is not None:
             document["timing"] = timing_document(self.timing)
         rest = json.dumps(document, separators=(",", ":"))[1:]
-        return self._numbered([f"{self._top}],{rest}{sse.EVENT_END}"]) + sse.DONE
+        usage = f"{self._top}],{rest}{sse.EVENT_END}"
+        # With an id of its own, so that who comes back knows that there is no more.
+        return self._numbered([usage, done]) if self._is_retained else self._numbered([usage]) + sse.DONE
 
     def _open(self, index: int, *, by_text: bool) -> list[str]:
         """Return the chunk that opens a choice, once; else nothing."""
@@ -165,8 +168,8 @@ class ChunkStream(GenerationReader):
         return f'{logprobs},"finish_reason":null}}]{self._usage_null}}}{sse.EVENT_END}'
 
     def _numbered(self, frames: Sequence[str]) -> bytes:
-        parts = [f"id: {self.sequence}.{part}\n{frame}" for part, frame in enumerate(frames[:-1], 1)]
-        parts += [f"id: {self.sequence}\n{frame}" for frame in frames[-1:]]
+        parts = [f"{self._id}{self.sequence}.{part}\n{frame}" for part, frame in enumerate(frames[:-1], 1)]
+        parts += [f"{self._id}{self.sequence}\n{frame}" for frame in frames[-1:]]
         return "".join(parts).encode("ascii")
 
     def _without_silent_end(self, index: int, tokens: Sequence[gen.TokenLogprob]) -> Sequence[gen.TokenLogprob]:

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gateway.openai.outcomes import (
@@ -42,6 +42,8 @@ __all__ = [
 # The reason of the error that stands for a generation that somebody stopped by its id.
 CANCELLED_BY_CALL: Final = "CANCELLED_BY_CALL"
 
+# The limit whose refusals OpenAI gives a type of their own.
+_TOKENS_LIMIT: Final = "tokens_per_minute"
 _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 # In the metadata of errors that came after output: running it again would cost it all again.
@@ -58,7 +60,8 @@ class ApiError(Exception):
     """A failure as the caller sees it.
 
     `param` is the name of the JSON member at fault. `reason` is for logs and
-    spans: the service's ErrorReason or gRPC status, never sent by itself.
+    spans: the service's ErrorReason or gRPC status, never sent by itself. `limits`
+    are headers that tell where the caller's limits stand.
     """
 
     http_status: int
@@ -69,6 +72,7 @@ class ApiError(Exception):
     should_retry: bool = False
     retry_after_s: float | None = None
     reason: str | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.http_status} {self.code or self.type}: {self.message}"
@@ -80,7 +84,7 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Return the headers that belong to this answer."""
-        headers = {"x-should-retry": "true" if self.should_retry else "false"}
+        headers = {"x-should-retry": "true" if self.should_retry else "false", **self.limits}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(math.ceil(self.retry_after_s))
             headers["retry-after-ms"] = str(math.ceil(self.retry_after_s * 1000))
@@ -168,13 +172,15 @@ def from_upstream(
     violations: Sequence[tuple[str, str]] = (),
     metadata: Mapping[str, str] | None = None,
     retry_after_s: float | None = None,
+    limits: Mapping[str, str] | None = None,
     has_key: bool = True,
 ) -> ApiError:
     """Return what the caller is told about a call that ended with a non-OK status.
 
     `violations` are (contract path, description) pairs, all of which end up in
     the message; `param` is the first one's JSON name. `metadata` is that of the
-    ErrorInfo. `has_key` says whether the caller sent credentials.
+    ErrorInfo, `limits` the headers about the caller's limits. `has_key` says whether
+    the caller sent credentials.
     """
     outcome = _outcome(status, reason, is_about_fields=bool(violations))
     text = message if reason is not None and message else fixed_texts.get(status, SERVER_FAULT)
@@ -195,15 +201,17 @@ def from_upstream(
         text = f"The model `{naming.model[:128]}` does not exist or you do not have access to it."
     elif outcome.http_status == 401 and not has_key:
         text, code = _NO_KEY, None
+    is_of_tokens = reason == "RATE_LIMITED" and (metadata or {}).get("limit") == _TOKENS_LIMIT
     return ApiError(
         outcome.http_status,
-        outcome.type,
+        "tokens" if is_of_tokens else outcome.type,
         text,
         param=param,
         code=code,
         should_retry=outcome.should_retry and not _is_after_output(metadata or {}),
         retry_after_s=retry_after_s,
         reason=reason or status,
+        limits=limits or {},
     )
 
 

@@ -37,6 +37,8 @@ class GenerationCall:
     service_tier: str | None = None
     # What is run where that is more than `request`, which then says how the answer is shown.
     plan: CompletionPlan | None = None
+    # Whether the generation can be joined again; the ids of its events then say which it is.
+    is_retained: bool = False
 
     @property
     def choices(self) -> int:
@@ -52,7 +54,8 @@ COMMON_NAMES: Final[Mapping[str, str]] = {
     "priority": "service_tier",
     "end_user": "user",
     "idempotency_key": "Idempotency-Key",
-    "retention": "Retain-For",
+    "retention": "Retain-For-Ms",
+    "retention.retain_for": "Retain-For-Ms",
     "time_limit": "Time-Limit-Ms",
     "sampling": "sampling",
     "sampling.temperature": "temperature",

@@ -72,3 +72,8 @@ class AdmissionLimits:
     def waiting_of(self, priority: Priority) -> int:
         """Return how many requests of a class may wait."""
         return self.waiting_batch if priority is Priority.BATCH else self.waiting
+
+    def places_of(self, priority: Priority, share: float | None) -> int:
+        """Return how many of them may be of one tenant: that part of the line, and one at least where any may wait."""
+        places = self.waiting_of(priority)
+        return places if share is None else min(places, max(1, int(places * share)))

@@ -59,6 +59,16 @@ class Line:
     def __len__(self) -> int:
         return self._length
 
+    def waiting_of(self, tenant: str) -> int:
+        """Return how many requests of a tenant wait."""
+        fifo = self._waiting.get(tenant)
+        return 0 if fifo is None else len(fifo)
+
+    def first_of(self, tenant: str) -> Entry | None:
+        """Return the oldest waiting request of a tenant."""
+        fifo = self._waiting.get(tenant)
+        return None if fifo is None else fifo.first
+
     @property
     def head(self) -> Entry | None:
         """Whose turn it is."""

@@ -2,7 +2,8 @@
 
 The rules:
 
-- Interactive and batch requests stand in lines of their own, each with a bound.
+- Interactive and batch requests stand in lines of their own, each with a bound. A
+  tenant may be held to a share of it: others still find a place then.
 - In a class each tenant's requests go in the order in which they came. Between
   tenants the one that uses the fewest slots of the class goes first; of several
   such, the one that waits longest for its turn: since it last got a slot, or since
@@ -84,8 +85,10 @@ class AdmissionQueue:
         """Return how many requests of a class wait."""
         return len(self._line(priority))
 
-    def enter(self, count: int, priority: Priority, tenant: str, now_s: float) -> Entry | None:
-        """Let a request in: granted at once, or waiting. Returns None if its line is full.
+    def enter(
+        self, count: int, priority: Priority, tenant: str, now_s: float, share: float | None = None
+    ) -> Entry | None:
+        """Let a request in: granted at once, or waiting. Returns None if its line is full, or its tenant's share of it.
 
         Raises ValueError for a count that no state of the queue could ever grant.
         """
@@ -93,7 +96,7 @@ class AdmissionQueue:
             raise ValueError(f"{count} slots asked for, {self.limits.running} exist")
         line = self._line(priority)
         is_free = self._may_start(line, priority, count)
-        if not is_free and len(line) >= self.limits.waiting_of(priority):
+        if not is_free and self.is_full(priority, tenant, share):
             return None
         entry = Entry(count, priority, tenant)
         if is_free:
@@ -103,6 +106,11 @@ class AdmissionQueue:
             # Grants nothing; but if it is its turn, the slots that are free are kept for it from now on.
             self._grant(now_s)
         return entry
+
+    def is_full(self, priority: Priority, tenant: str, share: float | None = None) -> bool:
+        """Return whether one more of a tenant finds no place to wait in."""
+        line, limits = self._line(priority), self.limits
+        return len(line) >= limits.waiting_of(priority) or line.waiting_of(tenant) >= limits.places_of(priority, share)
 
     def resize(self, limits: AdmissionLimits, now_s: float) -> list[Entry]:
         """Go by other limits from now on; returns those that are granted by that. What runs and waits stays."""
@@ -134,9 +142,15 @@ class AdmissionQueue:
             return Outlook(0, 0, 0.0, self.limits.running_of(priority))
         return self._outlook(priority, count, line.before_new(tenant))
 
-    def outlook_of_place(self, priority: Priority) -> Outlook:
-        """Return what lies before the head of a class: when it goes, its place in the line is free."""
-        head = self._line(priority).head
+    def outlook_of_place(self, priority: Priority, tenant: str | None = None) -> Outlook:
+        """Return what lies before the head of a class: when it goes, its place in the line is free.
+
+        With a tenant: before the first one of its own, whose place is free for it.
+        """
+        line = self._line(priority)
+        if tenant is not None and (first := line.first_of(tenant)) is not None:
+            return self.outlook(first)
+        head = line.head
         return self._outlook(priority, 1 if head is None else head.count, Before(0, 0))
 
     def _line(self, priority: Priority) -> Line:

@@ -93,6 +93,8 @@ class Slots:
         self._clock = clock
         self._waiters: dict[Entry, asyncio.Future[None]] = {}
         self._refused_s: float | None = None
+        # The part of a line that a tenant may hold; None for all of it. Set by whoever knows the tenants.
+        self.share_of: Callable[[str], float | None] = _whole_line
 
     @property
     def limits(self) -> AdmissionLimits:
@@ -129,15 +131,14 @@ class Slots:
     def enter(self, count: int = 1, *, priority: Priority = Priority.INTERACTIVE, tenant: str = "") -> Ticket:
         """Return a place in the line, or slots if they are free: `async with slots.enter(2) as ticket`.
 
-        Raises QUEUE_FULL at once if the line of its class is full, ValueError for
-        more slots than there are. `tenant` is whose it is; slots are shared out
-        between tenants.
+        Raises QUEUE_FULL at once if the line of its class is full, or its tenant's share
+        of it; ValueError for more slots than there are. `tenant` is whose it is; slots
+        are shared out between tenants.
         """
         now_s = self._clock()
-        entry = self._queue.enter(count, priority, tenant, now_s)
+        entry = self._queue.enter(count, priority, tenant, now_s, self.share_of(tenant))
         if entry is None:
-            self._refused_s = now_s
-            raise self._full(priority, now_s)
+            raise self._full(priority, tenant, now_s)
         return Ticket(self, entry)
 
     @asynccontextmanager
@@ -160,15 +161,15 @@ class Slots:
         """Note how long after it got its slots a request had its first token."""
         self._estimate.note_first_token(seconds)
 
-    def check_room(self, priority: Priority = Priority.INTERACTIVE) -> None:
-        """Raise QUEUE_FULL if a request that came now would find its line full.
+    def check_room(self, priority: Priority = Priority.INTERACTIVE, tenant: str = "") -> None:
+        """Raise QUEUE_FULL if a request that came now would find its line full, or its tenant's share of it.
 
         Asked before the work that a request takes until it can stand in line; `enter`
         asks again.
         """
-        if self.waiting_of(priority) >= self.limits.waiting_of(priority) > 0:
-            self._refused_s = self._clock()
-            raise self._full(priority, self._refused_s)
+        # In an empty line nobody waits for what may be free.
+        if self.waiting_of(priority) and self._queue.is_full(priority, tenant, self.share_of(tenant)):
+            raise self._full(priority, tenant, self._clock())
 
     def check_deadline(
         self,
@@ -241,16 +242,29 @@ class Slots:
             if (waiter := self._waiters.get(entry)) is not None:
                 _wake(waiter)
 
-    def _full(self, priority: Priority, now_s: float) -> ServiceError:
-        outlook = self._queue.outlook_of_place(priority)
-        wait_s = self._estimate.expected_wait_s(outlook.shortage, outlook.lanes, now_s)
+    def _full(self, priority: Priority, tenant: str, now_s: float) -> ServiceError:
         limit = self.limits.waiting_of(priority)
+        is_share = self.waiting_of(priority) < limit
+        if is_share:
+            limit = self.limits.places_of(priority, self.share_of(tenant))
+            what = f"your share of its waiting line for {priority.value} requests ({limit} places)"
+        else:
+            # A share that is full is one tenant's matter, and says nothing about the server.
+            self._refused_s = now_s
+            what = f"its waiting line for {priority.value} requests"
+        outlook = self._queue.outlook_of_place(priority, tenant if is_share else None)
+        wait_s = self._estimate.expected_wait_s(outlook.shortage, outlook.lanes, now_s)
         return ServiceError(
             Reason.QUEUE_FULL,
-            f"The model is busy and its waiting line for {priority.value} requests is full; retry later.",
-            metadata={"queueLimit": str(limit), "priority": priority.value},
+            f"The model is busy and {what} is full; retry later.",
+            metadata={"queueLimit": str(limit), "priority": priority.value}
+            | ({"limit": "queue_share"} if is_share else {}),
             retry_after_s=(_UNKNOWN_RETRY_S if wait_s is None else min(max(wait_s, _LEAST_RETRY_S), _LONGEST_RETRY_S)),
         )
+
+
+def _whole_line(_tenant: str) -> None:
+    """Say that nobody is held to a share."""
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -122,6 +122,7 @@ class SimulatorBackend:
         self.options = options or SimulatorOptions()
         self._on_stop = on_stop
         self.running = 0
+        self.started = 0  # requests so far
         self._tokenizer = WordTokenizer()
         self._info = BackendInfo(
             provider="headrace.simulator",
@@ -160,6 +161,7 @@ class SimulatorBackend:
         script = _script(self.options, request.prompt)
         item: EngineItem | None = None
         self.running += 1
+        self.started += 1
         try:
             async with aclosing(_play(script, request, await self._prompt_tokens(request))) as items:
                 async for item in items:

@@ -8,7 +8,7 @@ from service.backends.base import Health
 from service.catalog.model import Model
 from service.core.errors import Reason, ServiceError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "not_found", "shown_name"]
 
 # How soon a model that is not ready is worth another try.
 RETRY_AFTER_S = 2.0
@@ -37,10 +37,7 @@ class Registry:
         """Return the model. Raises MODEL_NOT_FOUND."""
         model = self._by_name.get(name)
         if model is None:
-            shown = name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"
-            raise ServiceError(
-                Reason.MODEL_NOT_FOUND, f"The model {shown!r} does not exist.", metadata={"model": shown}
-            )
+            raise not_found(name)
         return model
 
     def get_ready(self, name: str) -> Model:
@@ -52,3 +49,14 @@ class Registry:
                 Reason.MODEL_NOT_READY, f"The model {model.id!r} is {state}; retry later.", retry_after_s=RETRY_AFTER_S
             )
         return model
+
+
+def not_found(name: str) -> ServiceError:
+    """Return what is said of a model that does not exist, or does not for whoever asks."""
+    shown = shown_name(name)
+    return ServiceError(Reason.MODEL_NOT_FOUND, f"The model {shown!r} does not exist.", metadata={"model": shown})
+
+
+def shown_name(name: str) -> str:
+    """Return the name that a caller used for a model, cut to what an error may hold."""
+    return name if len(name) <= _SHOWN_CHARS else name[:_SHOWN_CHARS] + "…"

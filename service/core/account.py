@@ -79,6 +79,10 @@ class Accounts(Protocol):
         """Return the account of a generation. ServiceError (RATE_LIMITED, QUOTA_EXHAUSTED) if it must not run."""
         ...
 
+    def max_output_tokens(self, identity: Identity, model: str) -> int | None:
+        """Return the most tokens that a caller gets in one choice of a model; None for no limit but the model's."""
+        ...
+
 
 class NoAccounts:
     """Nothing is limited and nothing is kept. It is its own account."""
@@ -88,6 +92,10 @@ class NoAccounts:
     async def open(self, opening: Opening) -> Account:  # noqa: ARG002 - of the protocol
         """Return itself."""
         return self
+
+    def max_output_tokens(self, identity: Identity, model: str) -> int | None:  # noqa: ARG002 - of the protocol
+        """Return None."""
+        return None
 
     async def close(self, closing: Closing) -> None:
         """Do nothing."""

@@ -53,7 +53,8 @@ class Violation:
     """One thing wrong with one field.
 
     `field` is the proto path (`sampling.temperature`, `stop.sequences[3]`);
-    `description` says what is accepted and what was sent.
+    `description` says what is accepted and what was sent. Of a limit that was
+    reached, `field` is whose it is (`tenant:NAME`).
     """
 
     field: str
@@ -67,7 +68,8 @@ class ServiceError(Exception):
     `message` is sent to the caller: it says what the caller can do, and holds
     nothing of the server's inside. `detail` is for the log and the span alone.
     `metadata` keys are lowerCamel, after AIP-193. `retry_after_s` becomes
-    RetryInfo.
+    RetryInfo. `headers` go beside the status as they are: few, short, and with
+    names in lower case.
     """
 
     reason: Reason
@@ -76,6 +78,7 @@ class ServiceError(Exception):
     metadata: Mapping[str, str] = field(default_factory=dict)
     retry_after_s: float | None = None
     detail: str | None = None
+    headers: Sequence[tuple[str, str]] = ()
 
     def __str__(self) -> str:
         return f"{self.reason.name}: {self.message}"

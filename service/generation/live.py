@@ -26,7 +26,7 @@ from service.generation.outbox import Outbox
 from service.generation.run import Generation
 from service.generation.watch import Cause, Phase, Watch
 
-__all__ = ["EndedGeneration", "GenerationState", "LiveGeneration", "LiveGenerations", "Reader"]
+__all__ = ["EndedGeneration", "GenerationState", "LiveGeneration", "LiveGenerations", "Reader", "not_found"]
 
 logger = logging.getLogger("headrace.service")
 
@@ -215,6 +215,14 @@ class EndedGeneration:
     ended_at_s: float  # monotonic
 
 
+def not_found() -> ServiceError:
+    """Return what is said of a generation that is unknown, forgotten, or another tenant's: the same of each."""
+    return ServiceError(
+        Reason.GENERATION_NOT_FOUND,
+        "No generation with this id or key waits or runs here, or is kept since it ended.",
+    )
+
+
 class LiveGenerations:
     """The generations of this process by id, and for some minutes those that have ended."""
 
@@ -239,16 +247,11 @@ class LiveGenerations:
         while len(self._ended) > _KEPT or self._oldest_s() < ended.ended_at_s - _KEPT_S:
             self._ended.popitem(last=False)
 
-    def get(self, generation_id: str, tenant: str, now_s: float) -> LiveGeneration | EndedGeneration:
-        """Return what is known of a tenant's generation. Raises GENERATION_NOT_FOUND."""
+    def find(self, generation_id: str, tenant: str, now_s: float) -> LiveGeneration | EndedGeneration | None:
+        """Return what is known of a tenant's generation; None for one that is unknown, forgotten or another's."""
         found: LiveGeneration | EndedGeneration | None = self._live.get(generation_id) or self._ended.get(generation_id)
         is_old = isinstance(found, EndedGeneration) and found.ended_at_s < now_s - _KEPT_S
-        if found is None or is_old or found.tenant != tenant:
-            raise ServiceError(
-                Reason.GENERATION_NOT_FOUND,
-                "No generation with this id waits or runs here, or has ended within the last minutes.",
-            )
-        return found
+        return None if found is None or is_old or found.tenant != tenant else found
 
     def _oldest_s(self) -> float:
         return next(iter(self._ended.values())).ended_at_s

@@ -74,7 +74,7 @@ class Generation:
         """
         slots, output = self.model.slots, self.request.output
         count, priority = self.request.choice_count, self.request.priority
-        slots.check_room(priority)
+        slots.check_room(priority, self.tenant)
         slots.check_deadline(self.deadline.remaining_s(), count, priority=priority, tenant=self.tenant)
         self.watch.enter(Phase.PREPARE, time.monotonic())
         requests = await fit(self.request, self.model, self.deadline, self.id)

@@ -32,9 +32,10 @@ from service.core.validate import (
     MAX_STOP_TOKENS,
     MAX_TOKEN_IDS,
 )
+from service.retention.policy import Policy, content_digest
 from service.rpc.convert_chat import chat_from_proto
 
-__all__ = ["model_to_proto", "request_from_proto"]
+__all__ = ["model_to_proto", "policy_from_proto", "request_from_proto"]
 
 _STATES: Final = {
     Health.LOADING: model_pb2.MODEL_STATE_LOADING,
@@ -58,6 +59,28 @@ _SCALARS: Final = (
     "max_output_tokens",
     "min_output_tokens",
 )
+
+
+def policy_from_proto(message: generation_pb2.GenerateRequest) -> Policy | None:
+    """Return how the generation is retained; None if it is not."""
+    if not message.idempotency_key and not message.HasField("retention"):
+        return None
+    retention = message.retention
+    digest = b""
+    if message.idempotency_key:
+        content = generation_pb2.GenerateRequest()
+        content.CopyFrom(message)
+        content.ClearField("idempotency_key")
+        content.ClearField("retention")
+        content.ClearField("time_limit")  # a repetition has less time left
+        digest = content_digest(content.SerializeToString(deterministic=True))
+    return Policy(
+        key=message.idempotency_key,
+        digest=digest,
+        retain_s=retention.retain_for.ToNanoseconds() / 1e9 if retention.HasField("retain_for") else None,
+        continues=retention.continue_on_disconnect,
+        annotation=retention.annotation,
+    )
 
 
 def request_from_proto(message: generation_pb2.GenerateRequest) -> tuple[GenerationRequest, list[Violation]]:

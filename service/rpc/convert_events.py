@@ -20,17 +20,30 @@ from service.core.events import (
     ToolCallPiece,
     Usage,
 )
+from service.generation.live import LiveGeneration
 
-__all__ = ["duration_to_proto", "event_to_proto", "timing_to_proto", "usage_to_proto"]
+__all__ = ["duration_to_proto", "event_to_proto", "started_of", "timing_to_proto", "usage_to_proto"]
 
 # -inf is no JSON number; this is the value that OpenAI's own API uses for it.
 _NEVER: Final = -9999.0
 
 
+def started_of(live: LiveGeneration) -> generation_pb2.GenerationStarted:
+    """Return what only the server knows of a generation's first event."""
+    generation = live.generation
+    started = generation_pb2.GenerationStarted(
+        generation_id=generation.id,
+        model=generation.model.id,
+        fingerprint=generation.model.backend.info.fingerprint,
+    )
+    started.create_time.FromNanoseconds(round(live.created_at_s * 1e9))
+    return started
+
+
 def event_to_proto(
     event: Event, sequence: int, started: generation_pb2.GenerationStarted
 ) -> generation_pb2.GenerateResponse:
-    """Return the wire form. `started` holds what only the server knows of the first event."""
+    """Return the wire form. `started` is that of `started_of`."""
     if type(event) is Delta:
         # Built once per token: filling in place costs half of nested constructors.
         message = generation_pb2.GenerateResponse()

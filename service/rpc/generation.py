@@ -1,4 +1,4 @@
-"""GenerationService: one request in, numbered events out."""
+"""GenerationService: one request in, numbered events out; and what can be asked of a generation by its id or key."""
 
 from __future__ import annotations
 
@@ -6,39 +6,33 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from headrace.v1 import generation_pb2, generation_pb2_grpc
-from service.catalog.model import Model
+from headrace.v1 import error_reason_pb2, generation_pb2, generation_pb2_grpc
 from service.catalog.registry import Registry
-from service.core.account import Accounts
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError, Violation, invalid
-from service.core.events import FinishReason
 from service.core.request import GenerationRequest
 from service.core.sequence import EventSequence
-from service.core.timing import StreamClock
 from service.core.validate import violations
-from service.generation.limits import Limits
-from service.generation.live import EndedGeneration, GenerationState, LiveGeneration, LiveGenerations
-from service.generation.run import Generation
-from service.generation.watch import Cause, Watch
+from service.generation.live import EndedGeneration, GenerationState, LiveGeneration, not_found
+from service.generation.watch import Cause
+from service.retention.policy import Policy, policy_violations
 from service.rpc.call import CallRecord, current_call, remaining_s
-from service.rpc.convert import request_from_proto
-from service.rpc.convert_events import event_to_proto
-from service.rpc.drain import Drain
-from service.rpc.health import HealthMonitor
+from service.rpc.convert import policy_from_proto, request_from_proto
+from service.rpc.convert_events import event_to_proto, started_of
+from service.rpc.follow import follow
+from service.rpc.permission import allowed_model
 from service.rpc.reader import ReaderWatch
-from service.rpc.report import closing_of, ended_generation, opening_of, report, state_to_proto
-from service.telemetry.instruments import active_requests
-from service.telemetry.trace import GenerationTrace
+from service.rpc.recordings import Recording, Recordings
+from service.rpc.report import state_to_proto
+from service.rpc.serving import ServedGeneration, Serving
 
 __all__ = ["DeadlinePolicy", "GenerationServicer"]
 
-# After these the engine's health is looked at without waiting for the next round.
-_ENGINE_FAULTS = frozenset(
-    {Reason.BACKEND_UNAVAILABLE, Reason.BACKEND_ERROR, Reason.FIRST_TOKEN_TIMEOUT, Reason.TOKEN_GAP_TIMEOUT}
-)
+# A replica shows its events a moment after its own readers have them.
+_LOOKS: Final = 8
+_LOOK_S: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +69,12 @@ class DeadlinePolicy:
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Serves generations. Errors leave as `ServiceError`; the interceptor maps them."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        drain: Drain,
-        monitor: HealthMonitor,
-        limits: Limits,
-        deadlines: DeadlinePolicy,
-        accounts: Accounts,
-    ) -> None:
+    def __init__(self, registry: Registry, serving: Serving, deadlines: DeadlinePolicy, recordings: Recordings) -> None:
         self._registry = registry
-        self._drain = drain
-        self._monitor = monitor
-        self._limits = limits
+        self._serving = serving
         self._deadlines = deadlines
-        self._accounts = accounts
-        self._generations = LiveGenerations()
+        self._recordings = recordings
+        recordings.state_of = self._state_for_others
 
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Any) -> None:
         """Write the events of one generation.
@@ -99,29 +83,34 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         leaves while a write is blocked is then noticed in this very task.
         """
         call = current_call()
-        wanted, model = self._accept(request)
+        wanted, policy = self._accept(request)
         deadline = Deadline.after(self._deadlines.apply(remaining_s(context)))
-        live, reader = self._open(wanted, model, deadline, call)
-        account = await self._accounts.open(opening_of(live, call))
-        call.headers = account.headers
-        active_requests.add(1)
-        self._generations.add(live)
-        try:
-            with reader, self._drain.running_under(live):
+        if policy is not None:
+            await self._generate_retained(wanted, policy, deadline, call, context)
+            return
+        self._serving.drain.check()
+        model = allowed_model(self._registry, wanted.model, call.identity)
+        reader = ReaderWatch(deadline, self._serving.limits.reader_s)
+        async with ServedGeneration(self._serving, _new_id(), wanted, model, deadline, call, reader) as live:
+            with reader:
                 await self._serve(live, reader, call, context)
-        except BaseException as error:
-            call.note(error)
-            if isinstance(error, ServiceError) and error.reason in _ENGINE_FAULTS:
-                self._monitor.look_at(model)
-            raise
-        finally:
-            if FinishReason.CANCELLED in live.generation.finish_reasons and call.outcome == "completed":
-                call.outcome = "cancelled"
-            active_requests.add(-1)
-            self._generations.end(live.generation.id, ended_generation(live, call))
-            report(call, live)
-            live.let_go()
-            await account.close(closing_of(live, call))
+
+    async def AttachGeneration(self, request: generation_pb2.AttachGenerationRequest, context: Any) -> None:
+        """Write the events of a retained generation behind a given one."""
+        call = current_call()
+        after = request.after_sequence
+        if after < 0:
+            raise invalid([Violation("after_sequence", f"must not be negative, got {after}")])
+        deadline = Deadline.after(self._deadlines.apply(remaining_s(context)))
+        tenant = call.tenant
+        generation_id, recording = await self._meant(request)
+        if recording is None:
+            recording = await self._recordings.find_elsewhere(tenant, generation_id)
+        if recording is None or not call.identity.may_use(recording.model):
+            raise not_found()
+        if after > (newest := await self._newest(recording, after)):
+            raise invalid([Violation("after_sequence", f"must be at most {newest}, the newest event, got {after}")])
+        await follow(recording, after, call, context, deadline=deadline, reader_s=self._serving.limits.reader_s)
 
     async def GetGeneration(
         self,
@@ -129,8 +118,27 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         context: Any,  # noqa: ARG002
     ) -> generation_pb2.GetGenerationResponse:
         """Return where a generation is."""
-        found = self._find(request.generation_id)
-        return state_to_proto(found, time.monotonic())
+        generation_id, recording = await self._meant(request)
+        tenant = current_call().tenant
+        found = self._known(tenant, generation_id, recording)
+        if found is not None:
+            return self._state(generation_id, found, recording)
+        sharing = self._recordings.sharing
+        if sharing is None:
+            raise not_found()
+        told = await sharing.ask("get", tenant, generation_id)
+        if told is None and (facts := await sharing.find(tenant, generation_id)) is not None:
+            told = facts.get("state")
+            if told is None and not await sharing.is_alive(facts["owner"].decode()):
+                return generation_pb2.GetGenerationResponse(
+                    generation_id=generation_id,
+                    state=generation_pb2.GENERATION_STATE_FAILED,
+                    failure_reason=error_reason_pb2.ERROR_REASON_GENERATION_LOST,
+                    annotation=facts.get("annotation", b""),
+                )
+        if told is None:
+            raise not_found()
+        return generation_pb2.GetGenerationResponse.FromString(told)
 
     async def CancelGeneration(
         self,
@@ -138,38 +146,125 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         context: Any,  # noqa: ARG002
     ) -> generation_pb2.CancelGenerationResponse:
         """Stop a generation; its own stream tells its end."""
-        found = self._find(request.generation_id)
+        generation_id, recording = await self._meant(request)
+        tenant = current_call().tenant
+        found = self._known(tenant, generation_id, recording)
+        if found is not None:
+            return self._cancel(found)
+        sharing = self._recordings.sharing
+        told = None if sharing is None else await sharing.ask("cancel", tenant, generation_id)
+        if told is not None:
+            return generation_pb2.CancelGenerationResponse.FromString(told)
+        if sharing is not None and (facts := await sharing.find(tenant, generation_id)) is not None:
+            state = generation_pb2.GENERATION_STATE_FAILED
+            if "state" in facts:
+                state = generation_pb2.GetGenerationResponse.FromString(facts["state"]).state
+            return generation_pb2.CancelGenerationResponse(state=state)
+        raise not_found()
+
+    def answer(self, kind: str, tenant: str, generation_id: str) -> bytes | None:
+        """Return what another replica is answered that asks about a generation; None if it is not here."""
+        recording = self._recordings.find(tenant, generation_id)
+        found = self._known(tenant, generation_id, recording)
+        if found is None:
+            return None
+        if kind == "cancel":
+            cancelled: bytes = self._cancel(found).SerializeToString()
+            return cancelled
+        state: bytes = self._state(generation_id, found, recording).SerializeToString()
+        return state
+
+    async def _meant(self, request: Any) -> tuple[str, Recording | None]:
+        """Return the id that a request means, and the recording here, if there is one.
+
+        INVALID_FIELD if it means none, GENERATION_NOT_FOUND if no generation has the key.
+        """
+        tenant, key = current_call().tenant, request.idempotency_key
+        if not key:
+            if not request.generation_id:
+                raise invalid([Violation("generation_id", "must not be empty where there is no idempotency_key")])
+            return request.generation_id, self._recordings.find(tenant, request.generation_id)
+        found = self._recordings.find_by_key(tenant, key)
+        if found is not None:
+            return found.id, found
+        sharing = self._recordings.sharing
+        generation_id = None if sharing is None else await sharing.find_key(tenant, key)
+        if generation_id is None:
+            raise not_found()
+        return generation_id, self._recordings.find(tenant, generation_id)
+
+    def _known(
+        self, tenant: str, generation_id: str, recording: Recording | None
+    ) -> LiveGeneration | EndedGeneration | None:
+        """Return what this process knows of a generation that it runs or has run."""
+        if recording is not None and recording.ended is not None:
+            return recording.ended
+        return self._serving.generations.find(generation_id, tenant, time.monotonic())
+
+    def _state(
+        self, generation_id: str, found: LiveGeneration | EndedGeneration, recording: Recording | None
+    ) -> generation_pb2.GetGenerationResponse:
+        message = state_to_proto(generation_id, found, time.monotonic())
+        if recording is not None:
+            message.annotation = recording.policy.annotation
+            if recording.log.last:
+                message.first_sequence = recording.log.first
+            if recording.expires_at_s is not None:
+                message.expire_time.FromNanoseconds(round(recording.expires_at_s * 1e9))
+        return message
+
+    def _state_for_others(self, recording: Recording) -> bytes:
+        if recording.ended is None:
+            return b""
+        state: bytes = self._state(recording.id, recording.ended, recording).SerializeToString()
+        return state
+
+    def _cancel(self, found: LiveGeneration | EndedGeneration) -> generation_pb2.CancelGenerationResponse:
         state = found.state
         if isinstance(found, LiveGeneration) and not found.has_ended:
             found.interrupt(Cause.CANCEL)
             state = GenerationState.CANCELLED
         return generation_pb2.CancelGenerationResponse(state=generation_pb2.GenerationState.Name(state.value))
 
-    def _find(self, generation_id: str) -> LiveGeneration | EndedGeneration:
-        if not generation_id:
-            raise invalid([Violation("generation_id", "must not be empty")])
-        return self._generations.get(generation_id, current_call().tenant, time.monotonic())
+    async def _newest(self, recording: Recording, wanted: int) -> int:
+        """Return the number of the newest event; of one that runs elsewhere, when `wanted` could have come here."""
+        sharing = self._recordings.sharing
+        if not recording.runs_elsewhere or sharing is None:
+            return recording.log.last
+        for _ in range(_LOOKS):
+            newest = max(recording.log.last, await sharing.newest(recording.id))
+            if newest >= wanted:
+                break
+            await asyncio.sleep(_LOOK_S)
+        return newest
 
-    def _accept(self, request: generation_pb2.GenerateRequest) -> tuple[GenerationRequest, Model]:
-        self._drain.check()
+    def _accept(self, request: generation_pb2.GenerateRequest) -> tuple[GenerationRequest, Policy | None]:
         wanted, found = request_from_proto(request)
         found += violations(wanted)
+        policy = policy_from_proto(request)
+        if policy is not None:
+            found += policy_violations(policy, self._recordings.limits)
         if found:
             raise invalid(found)
-        return wanted, self._registry.get_ready(wanted.model)
+        return wanted, policy
 
-    def _open(
-        self, wanted: GenerationRequest, model: Model, deadline: Deadline, call: CallRecord
-    ) -> tuple[LiveGeneration, ReaderWatch]:
-        time_limit = None if wanted.time_limit_s is None else Deadline.after(wanted.time_limit_s, call.received_s)
-        generation_id = f"gen_{secrets.token_hex(12)}"
-        trace = GenerationTrace(generation_id, model.id, model.backend.info, call.context)
-        watch = Watch(deadline, self._limits, time_limit, wanted.priority)
-        clock = StreamClock(call.received_s)
-        generation = Generation(generation_id, wanted, model, watch, deadline, clock, trace, tenant=call.tenant)
-        reader = ReaderWatch(deadline, self._limits.reader_s)
-        live = LiveGeneration(generation, watch, self._limits, reader, tenant=call.tenant, created_at_s=time.time())
-        return live, reader
+    async def _generate_retained(
+        self, wanted: GenerationRequest, policy: Policy, deadline: Deadline, call: CallRecord, context: Any
+    ) -> None:
+        recordings, reader_s = self._recordings, self._serving.limits.reader_s
+        model = allowed_model(self._registry, wanted.model, call.identity)
+        recording = recordings.joined(call.tenant, policy)
+        if recording is not None:
+            await follow(recording, 0, call, context, deadline=deadline, reader_s=reader_s, joins=True)
+            return
+        self._serving.drain.check()
+        until = Deadline.after(self._deadlines.maximum_s) if policy.continues else deadline
+        recording = recordings.start(_new_id(), wanted, model, until, call, policy)
+        try:
+            await follow(recording, 0, call, context, deadline=deadline, reader_s=reader_s, has_started_it=True)
+        finally:
+            # A line of its own tells of the generation.
+            call.is_logged = recording.ended is not None
 
     async def _serve(self, live: LiveGeneration, reader: ReaderWatch, call: CallRecord, context: Any) -> None:
         async with live:
@@ -190,18 +285,13 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         live.interrupt(Cause.READER_STALL)
         return ServiceError(
             Reason.CONSUMER_TOO_SLOW,
-            f"Nothing was read for {self._limits.reader_s:g} s; the generation was stopped.",
+            f"Nothing was read for {self._serving.limits.reader_s:g} s; the generation was stopped.",
             metadata={"pendingEvents": str(live.outbox.waiting)},
         )
 
     async def _write_events(self, live: LiveGeneration, reader: ReaderWatch, call: CallRecord, context: Any) -> None:
         generation = live.generation
-        started = generation_pb2.GenerationStarted(
-            generation_id=generation.id,
-            model=generation.model.id,
-            fingerprint=generation.model.backend.info.fingerprint,
-        )
-        started.create_time.FromNanoseconds(round(live.created_at_s * 1e9))
+        started = started_of(live)
         sequence = EventSequence(generation.request.choice_count)
         take, write, monotonic = live.outbox.next, context.write, time.monotonic
         while (event := await take()) is not None:
@@ -216,3 +306,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             call.last_sequence = number
             await write(event_to_proto(event, number, started))
             reader.end()
+
+
+def _new_id() -> str:
+    return f"gen_{secrets.token_hex(12)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final
 
@@ -70,6 +70,8 @@ class HealthMonitor:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Event] = set()
+        # What others know to be wrong, in words for people; None while nothing is.
+        self.hints: list[Callable[[], str | None]] = []
 
     async def start(self) -> None:
         """Look at every model once, and go on in the background."""
@@ -111,6 +113,7 @@ class HealthMonitor:
                 found.append(f"model {model.id} is {model.health.value}")
             if model.slots.was_full_within(_FULL_S):
                 found.append(f"a waiting line of model {model.id} was full within the last {_FULL_S:.0f} s")
+        found += [told for hint in self.hints if (told := hint()) is not None]
         return found
 
     def is_serving(self, name: str) -> bool | None:

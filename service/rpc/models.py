@@ -7,8 +7,10 @@ from typing import Any, Final
 from headrace.v1 import model_pb2, model_pb2_grpc
 from service.catalog.registry import Registry
 from service.core.errors import Violation, invalid
+from service.rpc.call import current_call
 from service.rpc.convert import model_to_proto
 from service.rpc.drain import Drain
+from service.rpc.permission import visible_model, visible_models
 
 __all__ = ["ModelServicer"]
 
@@ -24,8 +26,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._drain = drain
 
     async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:  # noqa: ARG002
-        """Return one page, ordered by id. The page token is the id that the page begins after."""
-        models = list(self._registry)
+        """Return a page of what the caller may use, ordered by id. The page token is the id that it begins after."""
+        models = visible_models(self._registry, current_call().identity)
         found = []
         if not 0 <= request.page_size <= MAX_PAGE:
             found.append(Violation("page_size", f"must be from 0 to {MAX_PAGE}, got {request.page_size}"))
@@ -42,8 +44,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         )
 
     async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:  # noqa: ARG002
-        """Return one model. MODEL_NOT_FOUND if no model has that id or alias."""
+        """Return one model. MODEL_NOT_FOUND if no model that the caller may use has that id or alias."""
         if not request.model:
             raise invalid([Violation("model", "required")])
-        model = self._registry.get(request.model)
+        model = visible_model(self._registry, request.model, current_call().identity)
         return model_pb2.GetModelResponse(model=model_to_proto(model, is_draining=self._drain.is_draining))

@@ -8,7 +8,6 @@ Health and reflection pass through untouched.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
 import time
@@ -24,12 +23,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from runtime import semconv
 from service.core.errors import Reason, ServiceError, Violation, invalid
-from service.core.identity import Identity
+from service.rpc.authentication import authenticate, unchecked_identity
 from service.rpc.call import CallRecord, remaining_s, set_current_call
 from service.rpc.door import Door
 from service.rpc.outcomes import Outcomes
+from service.rpc.request_log import logged
 from service.rpc.status import MAX_VIOLATIONS, to_status
 from service.telemetry.instruments import record_rpc
+from service.tenancy.authenticator import Authenticator
 
 __all__ = ["ObservingInterceptor"]
 
@@ -65,12 +66,19 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
 
     `ServiceError` becomes its status; any other exception becomes INTERNAL
     with a fixed text and one log line that has the request id and the trace. The
-    outcome of every Generate call is counted.
+    outcome of every Generate call is counted. Without an authenticator everybody
+    may call, and callers are told apart by what they send.
     """
 
-    def __init__(self, outcomes: Outcomes | None = None, door: Door | None = None) -> None:
+    def __init__(
+        self,
+        outcomes: Outcomes | None = None,
+        door: Door | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self._count = None if outcomes is None else outcomes.count
         self._door = door or Door()
+        self._authenticator = authenticator
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
@@ -79,12 +87,18 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
         method = details.method[1:]
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(
-                _observed(method, handler.unary_stream, self._door, self._count if method == _GENERATE else None),
+                _observed(
+                    method,
+                    handler.unary_stream,
+                    self._door,
+                    self._authenticator,
+                    self._count if method == _GENERATE else None,
+                ),
                 _tolerant(handler.request_deserializer),
-                handler.response_serializer,
+                _encoded,
             )
         return grpc.unary_unary_rpc_method_handler(
-            _observed(method, handler.unary_unary, self._door),
+            _observed(method, handler.unary_unary, self._door, self._authenticator),
             _tolerant(handler.request_deserializer),
             handler.response_serializer,
         )
@@ -92,6 +106,12 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
 
 class _Malformed:
     """Stands for bytes that are no request, so that they get a status and a log line like any other mistake."""
+
+
+def _encoded(message: Any) -> bytes:
+    """Return the bytes of an event; those of a retained generation are bytes already, the same for all its readers."""
+    data: bytes = message if type(message) is bytes else message.SerializeToString()
+    return data
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -108,6 +128,7 @@ def _observed(
     method: str,
     behavior: Callable[[Any, Any], Awaitable[Any]],
     door: Door,
+    authenticator: Authenticator | None,
     count: Callable[[str], None] | None = None,
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     async def serve(request: Any, context: Any) -> Any:
@@ -115,6 +136,10 @@ def _observed(
         call.on_end = count
         set_current_call(call)
         try:
+            if authenticator is None:
+                call.identity = unchecked_identity(context.invocation_metadata() or ())
+            else:
+                await authenticate(call, context, authenticator)
             if isinstance(request, _Malformed):
                 raise invalid([Violation("", "the bytes are no message of this method's request type")])
             await door.enter()
@@ -177,7 +202,6 @@ def _open(method: str, context: Any) -> CallRecord:
     span.set_attribute(semconv.REQUEST_ID, request_id)
     left_s = remaining_s(context)
     call = CallRecord(method, request_id, time.monotonic(), span, trace.set_span_in_context(span, parent))
-    call.identity = Identity(tenant=_tenant(metadata))
     if left_s is not None:
         span.set_attribute(semconv.DEADLINE_S, left_s)
         call.deadline_s = call.received_s + left_s
@@ -190,15 +214,6 @@ def _request_id(metadata: Sequence[tuple[str, Any]]) -> str:
         if name == "x-request-id" and isinstance(value, str) and _is_sane(value):
             return value
     return f"req_{secrets.token_hex(12)}"
-
-
-def _tenant(metadata: Sequence[tuple[str, Any]]) -> str:
-    """Return what tells callers apart until identities are checked: a digest of the credentials, which are not kept."""
-    for name, value in metadata:
-        if name == "authorization":
-            data = value.encode() if isinstance(value, str) else value
-            return hashlib.blake2b(data, digest_size=12).hexdigest()
-    return ""
 
 
 def _is_sane(value: str) -> bool:
@@ -226,6 +241,7 @@ def _close(call: CallRecord) -> None:
             extra={
                 "request_id": call.request_id,
                 "method": call.method,
+                **logged(call.identity),
                 "status": call.status,
                 "outcome": call.outcome,
                 "reason": call.error.reason.name,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from headrace.v1 import error_reason_pb2, generation_pb2
 from runtime import semconv
-from service.core.account import Closing, Opening, estimated_prompt_tokens
+from service.core.account import Closing
 from service.core.errors import Reason
 from service.core.request import Priority
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
@@ -16,7 +16,7 @@ from service.rpc.convert_events import timing_to_proto, usage_to_proto
 from service.rpc.request_log import log_generation
 from service.telemetry.instruments import record_cancel, record_generation
 
-__all__ = ["closing_of", "ended_generation", "opening_of", "report", "state_to_proto"]
+__all__ = ["closing_of", "ended_generation", "report", "state_to_proto"]
 
 _PRIORITIES = {
     Priority.INTERACTIVE: generation_pb2.PRIORITY_INTERACTIVE,
@@ -54,24 +54,6 @@ def ended_generation(live: LiveGeneration, call: CallRecord) -> EndedGeneration:
     )
 
 
-def opening_of(live: LiveGeneration, call: CallRecord) -> Opening:
-    """Return what its account is opened with."""
-    generation = live.generation
-    wanted = generation.request
-    return Opening(
-        generation_id=generation.id,
-        request_id=call.request_id,
-        identity=call.identity,
-        model=generation.model.id,
-        priority=wanted.priority,
-        choices=wanted.choice_count,
-        prompt_tokens=estimated_prompt_tokens(wanted),
-        max_output_tokens=wanted.sampling.max_output_tokens,
-        end_user=wanted.end_user,
-        received_at_s=live.created_at_s,
-    )
-
-
 def closing_of(live: LiveGeneration, call: CallRecord) -> Closing:
     """Return what its account is closed with; for a generation whose call has ended."""
     generation = live.generation
@@ -86,7 +68,9 @@ def closing_of(live: LiveGeneration, call: CallRecord) -> Closing:
     )
 
 
-def state_to_proto(found: LiveGeneration | EndedGeneration, now_s: float) -> generation_pb2.GetGenerationResponse:
+def state_to_proto(
+    generation_id: str, found: LiveGeneration | EndedGeneration, now_s: float
+) -> generation_pb2.GetGenerationResponse:
     """Return the wire form of where a generation is."""
     ahead = failure = None
     if isinstance(found, LiveGeneration):
@@ -110,6 +94,7 @@ def state_to_proto(found: LiveGeneration | EndedGeneration, now_s: float) -> gen
         failure_reason=failure,
         timing=timing_to_proto(timing),
         ahead_count=ahead,
+        generation_id=generation_id,
     )
     message.create_time.FromNanoseconds(round(found.created_at_s * 1e9))
     return message
@@ -135,6 +120,7 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
         generation,
         timing,
         request_id=call.request_id,
+        identity=call.identity,
         status=call.status,
         outcome=call.outcome,
         reason=None if reason is None else reason.name,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from service.core.events import Timing
+from service.core.identity import Identity
 from service.generation.run import Generation
 
-__all__ = ["log_generation"]
+__all__ = ["log_generation", "logged"]
 
 logger = logging.getLogger("headrace.request")
 
@@ -17,6 +18,7 @@ def log_generation(
     timing: Timing,
     *,
     request_id: str,
+    identity: Identity,
     status: str,
     outcome: str,
     reason: str | None,
@@ -32,6 +34,7 @@ def log_generation(
             "request_id": request_id,
             "generation_id": generation.id,
             "model": generation.model.id,
+            **logged(identity),
             "priority": generation.request.priority.value,
             "end_user": generation.request.end_user or None,
             "status": status,
@@ -54,6 +57,13 @@ def log_generation(
             "tokens_per_s": None if timing.ttft_s is None else round(timing.output_tokens_per_s, 1),
         },
     )
+
+
+def logged(identity: Identity) -> dict[str, str | None]:
+    """Return the fields that name a caller; empty ones where nobody has checked who it is."""
+    if not identity.subject:
+        return {"tenant": None, "subject": None}
+    return {"tenant": identity.tenant, "subject": identity.subject}
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -26,6 +26,7 @@ from headrace.v1 import (
 from service.catalog.registry import Registry
 from service.core.account import Accounts, NoAccounts
 from service.generation.limits import Limits
+from service.retention.policy import RetentionLimits
 from service.rpc.admin import AdminServicer
 from service.rpc.batches import give_back_batches
 from service.rpc.door import Door
@@ -36,7 +37,13 @@ from service.rpc.health_service import HealthServicer
 from service.rpc.models import ModelServicer
 from service.rpc.observe import ObservingInterceptor
 from service.rpc.outcomes import Outcomes
+from service.rpc.recordings import Recordings
+from service.rpc.serving import Serving
 from service.rpc.tokenize import TokenizeServicer
+from service.tenancy.authenticator import Authenticator
+
+if TYPE_CHECKING:  # needs the package of the store, which is optional
+    from service.sharing.sharing import Sharing
 
 __all__ = ["RpcServer", "ServerOptions", "TlsFiles"]
 
@@ -109,6 +116,9 @@ class RpcServer:
         limits: Limits,
         deadlines: DeadlinePolicy,
         accounts: Accounts | None = None,
+        retention: RetentionLimits | None = None,
+        authenticator: Authenticator | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self._options = options
         self.drain = Drain()
@@ -119,11 +129,13 @@ class RpcServer:
         # that also bounds a client that stays and never reads.
         connection_grace_s = deadlines.maximum_s
         self._door = Door()
-        self._server = _new_server(options, connection_grace_s, ObservingInterceptor(self.outcomes, self._door))
-        generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(registry, self.drain, self.monitor, limits, deadlines, accounts or NoAccounts()),
-            self._server,
-        )
+        interceptor = ObservingInterceptor(self.outcomes, self._door, authenticator)
+        self._server = _new_server(options, connection_grace_s, interceptor)
+        serving = Serving(drain=self.drain, monitor=self.monitor, limits=limits, accounts=accounts or NoAccounts())
+        self.recordings = Recordings(serving, retention or RetentionLimits(), sharing)
+        self._sharing = sharing
+        self._generation = GenerationServicer(registry, serving, deadlines, self.recordings)
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(self._generation, self._server)
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(registry, self.drain), self._server)
         tokenize_pb2_grpc.add_TokenizeServiceServicer_to_server(
             TokenizeServicer(registry, self.drain, deadlines), self._server
@@ -151,6 +163,8 @@ class RpcServer:
         if self._admin is not None and options.admin_port is not None:
             self.admin_port = _bind(self._admin, options.admin_host, options.admin_port, options.tls)
         await self.monitor.start()
+        if self._sharing is not None:
+            await self._sharing.start(self._generation.answer)
         await self._server.start()
         if self._admin is not None:
             await self._admin.start()
@@ -185,6 +199,9 @@ class RpcServer:
                 leaving.cancel()
         if self._admin is not None:
             await self._admin.stop(_LAST_CALLS_AT_ONCE_S)
+        if self._sharing is not None:
+            await self.recordings.settle(_LAST_CALLS_S)
+            await self._sharing.close()
         await self.monitor.stop()
 
     def hurry(self) -> None:

@@ -32,6 +32,9 @@ _MAX_FIELD_BYTES: Final = 256
 _MAX_DESCRIPTION_BYTES: Final = 512
 _MAX_METADATA_BYTES: Final = 128
 _MAX_METADATA: Final = 4
+# Those of limits, which come with one violation and never with many.
+_MAX_HEADERS: Final = 6
+_MAX_HEADER_BYTES: Final = 64
 _PLAIN: Final = frozenset(range(0x20, 0x7F)) - {ord("%")}
 _ELLIPSIS: Final = "..."
 
@@ -64,6 +67,9 @@ STATUS_BY_REASON: Final = {
     Reason.STORE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 
+# Their violations are of limits, and not of fields.
+_QUOTAS: Final = frozenset({Reason.RATE_LIMITED, Reason.QUOTA_EXHAUSTED})
+
 # Statuses that make a SERVER span an error (OTel RPC conventions): the others
 # are the caller's doing.
 SERVER_FAULTS: Final = frozenset(
@@ -94,7 +100,16 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
         error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN, metadata=metadata),
         error_details_pb2.RequestInfo(request_id=request_id),
     ]
-    if error.violations:
+    if error.violations and error.reason in _QUOTAS:
+        details.append(
+            error_details_pb2.QuotaFailure(
+                violations=[
+                    error_details_pb2.QuotaFailure.Violation(subject=v.field, description=v.description)
+                    for v in _first(error.violations)
+                ]
+            )
+        )
+    elif error.violations:
         details.append(
             error_details_pb2.BadRequest(
                 field_violations=[
@@ -114,10 +129,11 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
     status: Any = rpc_status.to_status(
         status_pb2.Status(code=_number(code), message=_message(error.message), details=_packed(details))
     )
+    beside = [(name, _cut(value, _MAX_HEADER_BYTES)) for name, value in error.headers[:_MAX_HEADERS]]
     pushback = _pushback_ms(error, last_sequence)
-    if pushback is None:
-        return status
-    return status._replace(trailing_metadata=(*status.trailing_metadata, ("grpc-retry-pushback-ms", str(pushback))))
+    if pushback is not None:
+        beside.append(("grpc-retry-pushback-ms", str(pushback)))
+    return status._replace(trailing_metadata=(*status.trailing_metadata, *beside)) if beside else status
 
 
 def _first(violations: Sequence[Violation]) -> list[Violation]:

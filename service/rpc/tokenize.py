@@ -18,10 +18,11 @@ from service.core.request import Chat, Prompt
 from service.core.validate import MAX_TOKEN_IDS
 from service.core.validate_chat import chat_violations
 from service.generation.prompt import missing_for_input, prompt_of, unsupported
-from service.rpc.call import remaining_s
+from service.rpc.call import current_call, remaining_s
 from service.rpc.convert_chat import chat_from_proto
 from service.rpc.drain import Drain
 from service.rpc.generation import DeadlinePolicy
+from service.rpc.permission import allowed_model
 
 __all__ = ["TokenizeServicer"]
 
@@ -107,7 +108,7 @@ class TokenizeServicer(tokenize_pb2_grpc.TokenizeServiceServicer):
         return tokenize_pb2.DetokenizeResponse(text=text)
 
     def _open(self, name: str) -> tuple[Model, EngineTokenizer]:
-        model = self._registry.get_ready(name)
+        model = allowed_model(self._registry, name, current_call().identity)
         tokenizer = model.open_tokenizer
         if tokenizer is None:
             raise ServiceError(

@@ -14,7 +14,15 @@ from service.admission.slots import Slots
 from service.backends.base import EngineStop
 from service.core.request import Priority
 
-__all__ = ["active_requests", "record_cancel", "record_engine_stop", "record_generation", "record_rpc", "watch_slots"]
+__all__ = [
+    "active_requests",
+    "record_cancel",
+    "record_engine_stop",
+    "record_generation",
+    "record_ledger_lost",
+    "record_rpc",
+    "watch_slots",
+]
 
 _meter = metrics.get_meter("headrace.service")
 
@@ -77,6 +85,11 @@ _cancel = _meter.create_histogram(
     description="From the cause to the engine told and the slot free.",
     explicit_bucket_boundaries_advisory=list(semconv.STOP_BOUNDS),
 )
+_ledger_lost = _meter.create_counter(
+    "headrace.server.ledger.lost",
+    unit="{record}",
+    description="Records that the usage ledger could not take: its queue was full, or its store failed to the end.",
+)
 active_requests = _meter.create_up_down_counter(
     "headrace.server.requests.active",
     unit="{request}",
@@ -131,6 +144,13 @@ def record_cancel(model: str, *, cause: str, phase: str, stop_s: float | None) -
     _cancelled.add(1, attributes)
     if stop_s is not None:
         _cancel.record(stop_s, attributes)
+
+
+def record_ledger_lost(beginnings: int, ends: int) -> None:
+    """Record that the usage ledger has lost so many records; from any thread."""
+    for record, count in (("begun", beginnings), ("ended", ends)):
+        if count:
+            _ledger_lost.add(count, {semconv.LEDGER_RECORD: record})
 
 
 def record_engine_stop(model: str, stop: EngineStop) -> None:

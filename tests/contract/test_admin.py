@@ -320,7 +320,7 @@ def test_one_port_for_callers_and_operators_is_refused(capsys: pytest.CaptureFix
         with pytest.raises(SystemExit):
             load(ServiceSettings, ["--admin-port", "50051", *hosts], prog="service")
         assert "--admin-port" in capsys.readouterr().err
-    load(ServiceSettings, ["--admin-port", "50051", "--host", "10.0.0.1"], prog="service")
+    load(ServiceSettings, ["--admin-port", "50051", "--host", "10.0.0.1", "--allow-insecure"], prog="service")
     load(ServiceSettings, ["--admin-port", "0", "--grpc-port", "0"], prog="service")
 
 

@@ -15,8 +15,13 @@ class Relay:
     """Where it listens, and the connections through it."""
 
     address: str = ""
+    is_refusing: bool = False
     _ends: set[asyncio.StreamWriter] = field(default_factory=set)
     _pumps: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def refuse(self) -> None:
+        """Break new connections as well, from now on."""
+        self.is_refusing = True
 
     async def cut(self) -> None:
         """Break every connection at once; new ones pass."""
@@ -47,6 +52,9 @@ async def relay(target: str, idle_s: float | None = None) -> AsyncIterator[Relay
     between = Relay()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if between.is_refusing:
+            writer.transport.abort()
+            return
         try:
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
         except OSError:

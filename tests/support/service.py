@@ -21,10 +21,14 @@ from service.admission.slots import Slots
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
 from service.catalog.model import Model
 from service.catalog.registry import Registry
+from service.core.account import Accounts
 from service.generation.limits import Limits
+from service.retention.policy import RetentionLimits
 from service.rpc.generation import DeadlinePolicy
 from service.rpc.server import RpcServer, ServerOptions
+from service.sharing.sharing import Sharing
 from service.templates import load_template
+from service.tenancy.authenticator import Authenticator
 
 GenerateRequest = generation_pb2.GenerateRequest
 
@@ -158,6 +162,10 @@ async def running_service(
     limits: Limits | None = None,
     deadlines: DeadlinePolicy | None = None,
     options: ServerOptions | None = None,
+    retention: RetentionLimits | None = None,
+    sharing: Sharing | None = None,
+    authenticator: Authenticator | None = None,
+    accounts: Accounts | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve `models` (by default one simulator named "sim") for the length of the block."""
     served = models or (simulated_model(),)
@@ -166,6 +174,10 @@ async def running_service(
         options or ServerOptions(port=0, health_interval_s=0.2),
         limits or Limits(),
         deadlines or DeadlinePolicy(),
+        accounts,
+        retention=retention,
+        sharing=sharing,
+        authenticator=authenticator,
     )
     port = await server.start()
     try:

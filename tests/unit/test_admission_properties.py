@@ -62,15 +62,18 @@ class PlainRules:
         is_known = any((r.priority, r.tenant) == key for r in (*self.running, *self.waiting))
         return max(request.came, self.last_turn.get(key, 0) if is_known else 0)
 
-    def enter(self, request: Request) -> bool:
+    def enter(self, request: Request, share: float | None = None) -> bool:
         line = self.line(request.priority)
+        places = self.limits.waiting_of(request.priority)
+        own = [other for other in line if other.tenant == request.tenant]
+        is_full = len(line) >= places or (share is not None and len(own) >= max(1, int(share * places)))
         self.events += 1
         request.came = self.events
         self.waiting.append(request)
         if self.settle() == [request]:
             return True
         assert request in self.waiting
-        if len(line) >= self.limits.waiting_of(request.priority):
+        if is_full:
             self.waiting.remove(request)
             if self.kept_for.get(request.priority) is request:
                 del self.kept_for[request.priority]
@@ -160,14 +163,21 @@ class QueueMachine(RuleBasedStateMachine):
         self.most, self.most_batch = limits.running, limits.running_batch
 
     @precondition(lambda self: self.queue is not None)
-    @rule(count=st.integers(1, 6), priority=st.sampled_from(PRIORITIES), tenant=st.sampled_from("abc"))
-    def enter(self, count: int, priority: Priority, tenant: str) -> None:
+    @rule(
+        count=st.integers(1, 6),
+        priority=st.sampled_from(PRIORITIES),
+        tenant=st.sampled_from("abc"),
+        share=st.sampled_from([None, 0.1, 0.5, 1.0]),
+    )
+    def enter(self, count: int, priority: Priority, tenant: str, share: float | None) -> None:
         assert self.queue is not None
         count = min(count, self.queue.limits.running)
         self.number += 1
         request = Request(self.number, count, priority, tenant, 0)
-        entry = self.queue.enter(count, priority, tenant, float(self.number))
-        assert (entry is not None) == self.rules.enter(request)
+        would_wait = not self.queue._may_start(self.queue._line(priority), priority, count)
+        is_refused = would_wait and self.queue.is_full(priority, tenant, share)
+        entry = self.queue.enter(count, priority, tenant, float(self.number), share)
+        assert (entry is not None) == self.rules.enter(request, share) == (not is_refused)
         if entry is not None:
             self.entries.append((entry, request))
 

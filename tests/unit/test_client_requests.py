@@ -36,6 +36,10 @@ def test_every_keyword_reaches_its_field() -> None:
         "priority": "batch",
         "queue_events": True,
         "end_user": "u",
+        "idempotency_key": "k",
+        "retain_for_s": 2.5,
+        "continue_on_disconnect": True,
+        "annotation": b"note",
     }
     request = build_request(fields)
     expected = pb.GenerateRequest(
@@ -62,8 +66,11 @@ def test_every_keyword_reaches_its_field() -> None:
         choice_count=2,
         priority="PRIORITY_BATCH",
         end_user="u",
+        idempotency_key="k",
+        retention={"continue_on_disconnect": True, "annotation": b"note"},
     )
     expected.time_limit.FromMilliseconds(1500)
+    expected.retention.retain_for.FromMilliseconds(2500)
     assert request == expected
     assert request.sampling.HasField("temperature")  # 0 is not unset
     # Below.

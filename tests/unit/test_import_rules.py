@@ -33,6 +33,12 @@ def imported(path: Path) -> set[str]:
         ("opentelemetry.exporter", {"runtime/otel.py"}),
         ("tritonclient", {"service/backends/triton"}),
         ("xllamacpp", {"service/backends/llamacpp"}),
+        ("redis", {"service/sharing/store.py", "service/tenancy/limits/redis_line.py"}),
+        ("jwt", {"service/tenancy/issuer_keys.py", "service/tenancy/tokens.py"}),
+        (
+            "sqlalchemy",
+            {"service/ledger/sql.py", "service/ledger/tables.py", "clients/python/headrace/cli/_ledger_sql.py"},
+        ),
         ("hpack", {"clients/python/headrace/_http2/header_block.py"}),
     ],
 )

@@ -130,6 +130,32 @@ async def test_who_asks_before_it_stands_in_line_is_told_that_it_is_full() -> No
     slots.check_room()
 
 
+async def test_a_tenant_whose_share_of_the_line_is_full_is_refused_and_others_are_not() -> None:
+    slots = slots_of(1, waiting=4)
+    slots.share_of = lambda tenant: 0.5 if tenant == "a" else None
+    with entered(slots), entered(slots, tenant="a"), entered(slots, tenant="a"):
+        for ask in (slots.enter, slots.check_room):
+            with pytest.raises(ServiceError) as refused:
+                ask(tenant="a")
+            assert refused.value.reason is Reason.QUEUE_FULL
+            assert refused.value.metadata == {"queueLimit": "2", "priority": "interactive", "limit": "queue_share"}
+        # It is no sign that the server has too much to do.
+        assert not slots.was_full_within(60)
+        slots.check_room(BATCH, "a")
+        with entered(slots, tenant="b"), entered(slots, tenant="b"):
+            with pytest.raises(ServiceError) as refused:
+                slots.enter(tenant="b")
+            assert "limit" not in refused.value.metadata
+            assert slots.was_full_within(60)
+
+
+def test_a_share_of_a_line_is_one_place_at_least() -> None:
+    limits = AdmissionLimits(running=1, waiting=10, waiting_batch=3)
+    assert [limits.places_of(INTERACTIVE, share) for share in (None, 1, 0.59, 0.01)] == [10, 10, 5, 1]
+    assert limits.places_of(BATCH, 0.5) == 1
+    assert AdmissionLimits(running=1, waiting=0).places_of(INTERACTIVE, 0.5) == 0
+
+
 async def test_the_line_was_full_as_long_ago_as_the_last_refusal(clock: Clock) -> None:
     slots = slots_of(1, waiting=0, clock=clock)
     with entered(slots):

@@ -59,6 +59,20 @@ def test_a_retry_is_timed_before_output_and_forbidden_after_it() -> None:
     assert "grpc-retry-pushback-ms" not in status(ServiceError(Reason.INVALID_FIELD, "x"))[1]
 
 
+@pytest.mark.parametrize("reason", [Reason.RATE_LIMITED, Reason.QUOTA_EXHAUSTED])
+def test_a_limit_that_was_reached_is_a_quota_failure_with_its_headers_beside_it(reason: Reason) -> None:
+    headers = (("x-ratelimit-limit-requests", "60"), ("x-ratelimit-reset-requests", "1s"))
+    violation = Violation("tenant:acme", "limit 60, used 60")
+    wire = to_status(ServiceError(reason, "no", [violation], retry_after_s=1.5, headers=headers), "r", 0)
+    trailers = dict(wire.trailing_metadata)
+    assert [trailers[name] for name, _ in headers] == ["60", "1s"]
+    assert trailers["grpc-retry-pushback-ms"] == "1500"
+    found = error_details_pb2.QuotaFailure()
+    details = status_pb2.Status.FromString(trailers["grpc-status-details-bin"]).details
+    assert [box.Unpack(found) for box in details].count(True) == 1
+    assert [(v.subject, v.description) for v in found.violations] == [("tenant:acme", "limit 60, used 60")]
+
+
 def test_violations_become_one_bad_request() -> None:
     wire, _ = status(invalid([Violation("a", "is bad"), Violation("b", "is worse")]))
     bad = error_details_pb2.BadRequest()

@@ -51,6 +51,7 @@ def violations_of(error: ServiceError) -> list[tuple[str, str]]:
     violations=VIOLATIONS,
     metadata=st.dictionaries(st.sampled_from(["model", "capability", "a", "b", "c", "d"]), TEXTS),
     retry_after_s=st.none() | st.just(12.5),
+    headers=st.lists(st.tuples(st.just("x-ratelimit-remaining-requests"), TEXTS.map(ascii)), max_size=8),
 )
 def test_no_error_is_larger_than_clients_take(
     reason: Reason,
@@ -58,8 +59,10 @@ def test_no_error_is_larger_than_clients_take(
     violations: list[Violation],
     metadata: dict[str, str],
     retry_after_s: float | None,
+    headers: list[tuple[str, str]],
 ) -> None:
-    assert size_of(ServiceError(reason, message, violations, metadata, retry_after_s)) < LIMIT_BYTES
+    error = ServiceError(reason, message, violations, metadata, retry_after_s, headers=headers)
+    assert size_of(error) < LIMIT_BYTES
     assert size_of(invalid(violations)) < LIMIT_BYTES
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 import grpc
 from google.protobuf.wrappers_pb2 import StringValue
@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import TracerProvider
 
 from headrace._channel import ChannelOptions, TlsConfig
-from headrace._connection import GENERATE, Connection, Transport
+from headrace._connection import ATTACH, GENERATE, Connection, Transport
 from headrace._http2.security import ssl_context
 from headrace._reader import EventReader
 from headrace._requests import RequestFields, build_request
@@ -121,33 +121,78 @@ class AsyncClient:
             request = build_request(fields)
         elif fields:
             raise TypeError("give a request or its fields, not both")
+        is_retained = bool(request.idempotency_key) or request.HasField("retention")
+        return self._stream(GENERATE, request, timeout_s, metadata, context, resumes=is_retained)
+
+    def attach(
+        self,
+        generation_id: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        after_sequence: int = 0,
+        timeout_s: float | None = None,
+        metadata: CallMetadata = (),
+        context: Context | None = None,
+    ) -> GenerationStream:
+        """Return a retained generation to enter and read, from the event behind `after_sequence` on.
+
+        Give its id or its key. What is kept comes at once, the rest as it is
+        generated. The stream raises NotFound if nothing is kept (any more), and
+        InvalidRequest for a number above the newest event's. Leaving it does not stop
+        the generation. Raises TypeError for no target or two.
+        """
+        request = pb.AttachGenerationRequest(after_sequence=after_sequence, **_target(generation_id, idempotency_key))
+        return self._stream(ATTACH, request, timeout_s, metadata, context, resumes=True, after=after_sequence)
+
+    def _stream(
+        self,
+        method: str,
+        request: pb.GenerateRequest | pb.AttachGenerationRequest,
+        timeout_s: float | None,
+        metadata: CallMetadata,
+        context: Context | None,
+        *,
+        resumes: bool,
+        after: int = 0,
+    ) -> GenerationStream:
         limit_s, own = finite_s(timeout_s, GENERATE_TIMEOUT_S), metadata_pairs(metadata)
 
         def open_call() -> tuple[EventReader, CallSpan]:
             connection = self._connect()
-            span = self._unary.span(GENERATE, context)
+            span = self._unary.span(method, context)
             try:
                 return connection.open_generation(request, limit_s, self._unary.metadata_of(own, span)), span
             except BaseException:
                 span.end_cancelled()
                 raise
 
-        return GenerationStream(open_call)
+        def reopen(generation_id: str | None, after: int, left_s: float) -> EventReader | None:
+            again = request
+            if generation_id is not None:
+                again = pb.AttachGenerationRequest(generation_id=generation_id, after_sequence=after)
+            elif isinstance(request, pb.AttachGenerationRequest):
+                again = pb.AttachGenerationRequest(idempotency_key=request.idempotency_key, after_sequence=after)
+            elif not request.idempotency_key:
+                return None  # it may run, and nobody knows its id
+            return self._connect().open_generation(again, left_s, (*self._unary.metadata, *own))
+
+        return GenerationStream(open_call, reopen=reopen if resumes else None, timeout_s=limit_s, after=after)
 
     async def get_generation(
         self,
-        generation_id: str,
+        generation_id: str | None = None,
         *,
+        idempotency_key: str | None = None,
         timeout_s: float | None = None,
         metadata: CallMetadata = (),
         context: Context | None = None,
     ) -> pb.GetGenerationResponse:
         """Return where a generation is: one that waits or runs, or ended within the last minutes.
 
-        Raises NotFound if the server that answers knows none of this caller's with
-        this id: of several replicas, only the one that runs a generation knows it.
+        Give its id or its key. Raises NotFound if the server that answers knows none
+        of this caller's by that, and TypeError for no target or two.
         """
-        request = pb.GetGenerationRequest(generation_id=generation_id)
+        request = pb.GetGenerationRequest(**_target(generation_id, idempotency_key))
         call = self._connect().generation.GetGeneration
         found: pb.GetGenerationResponse = await self._unary.call(
             GET_GENERATION, call, request, timeout_s, metadata, context
@@ -156,8 +201,9 @@ class AsyncClient:
 
     async def cancel_generation(
         self,
-        generation_id: str,
+        generation_id: str | None = None,
         *,
+        idempotency_key: str | None = None,
         timeout_s: float | None = None,
         metadata: CallMetadata = (),
         context: Context | None = None,
@@ -169,7 +215,7 @@ class AsyncClient:
         which the engine stops. May be repeated: one that has ended stays as it
         ended. Raises NotFound as `get_generation` does.
         """
-        request = pb.CancelGenerationRequest(generation_id=generation_id)
+        request = pb.CancelGenerationRequest(**_target(generation_id, idempotency_key))
         call = self._connect().generation.CancelGeneration
         cancelled: pb.CancelGenerationResponse = await self._unary.call(
             CANCEL_GENERATION, call, request, timeout_s, metadata, context
@@ -284,3 +330,10 @@ class AsyncClient:
         elif self._connection.loop is not asyncio.get_running_loop():
             raise RuntimeError("a client belongs to the event loop of its first call; make another for this loop")
         return self._connection
+
+
+def _target(generation_id: str | None, idempotency_key: str | None) -> dict[str, Any]:
+    """Return the field that names a generation."""
+    if (generation_id is None) is (idempotency_key is None):
+        raise TypeError("give a generation_id or an idempotency_key")
+    return {"idempotency_key": idempotency_key} if generation_id is None else {"generation_id": generation_id}

@@ -13,12 +13,13 @@ from headrace._reader import EventReader, GrpcAioReader
 from headrace.v1 import generation_pb2 as pb
 from headrace.v1 import generation_pb2_grpc, model_pb2_grpc, tokenize_pb2_grpc
 
-__all__ = ["GENERATE", "Connection", "Transport"]
+__all__ = ["ATTACH", "GENERATE", "Connection", "Transport"]
 
 # What carries Generate: gRPC's own transport, or this package's on the event loop's sockets.
 Transport = Literal["grpcio", "asyncio"]
 
 GENERATE: Final = "headrace.v1.GenerationService/Generate"
+ATTACH: Final = "headrace.v1.GenerationService/AttachGeneration"
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 
 
@@ -43,14 +44,20 @@ class Connection:
         )
 
     def open_generation(
-        self, request: pb.GenerateRequest, timeout_s: float, metadata: tuple[tuple[str, str | bytes], ...]
+        self,
+        request: pb.GenerateRequest | pb.AttachGenerationRequest,
+        timeout_s: float,
+        metadata: tuple[tuple[str, str | bytes], ...],
     ) -> EventReader:
-        """Begin a Generate call."""
+        """Begin a Generate or AttachGeneration call."""
+        is_attach = isinstance(request, pb.AttachGenerationRequest)
         if self.http2 is None:
-            return GrpcAioReader(self.generation.Generate(request, timeout=timeout_s, metadata=metadata))
+            call = self.generation.AttachGeneration if is_attach else self.generation.Generate
+            return GrpcAioReader(call(request, timeout=timeout_s, metadata=metadata))
         body = request.SerializeToString()
         parse = pb.GenerateResponse.FromString
-        return self.http2.call(GENERATE, body, parse, timeout_s=timeout_s, metadata=metadata)
+        method = ATTACH if is_attach else GENERATE
+        return self.http2.call(method, body, parse, timeout_s=timeout_s, metadata=metadata)
 
     async def close(self) -> None:
         """Close both transports; calls that still run end as cancelled."""

@@ -30,8 +30,8 @@ class EventReader(Protocol):
         call.
         """
 
-    async def header(self, key: str) -> str | None:
-        """Return one value of the initial metadata, waiting until the server has sent it."""
+    async def headers(self) -> dict[str, str]:
+        """Return the text values of the initial metadata, waiting until the server has sent it."""
 
     def cancel(self) -> None:
         """Cancel the call unless it ended. A read then raises Cancelled; what had arrived is dropped."""
@@ -71,11 +71,8 @@ class GrpcAioReader:
             return None
         return event  # type: ignore[return-value]
 
-    async def header(self, key: str) -> str | None:
-        for name, value in await self._call.initial_metadata():
-            if name == key:
-                return value if isinstance(value, str) else None
-        return None
+    async def headers(self) -> dict[str, str]:
+        return {name: value for name, value in await self._call.initial_metadata() if isinstance(value, str)}
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -61,6 +61,10 @@ class RequestFields(TypedDict, total=False):
     priority: str  # "interactive", the default, or "batch": throughput work, which waits behind interactive requests
     queue_events: bool  # send `queued` events while the request waits; gives up gRPC's transparent retry then
     end_user: str  # for the server's log and trace
+    idempotency_key: str  # the same key and request is the same generation: it runs once, and can be joined again
+    retain_for_s: float  # keep the events so long behind the end of the generation
+    continue_on_disconnect: bool  # run to the end though nobody reads
+    annotation: bytes  # kept with a retained generation, for whoever attaches to it
 
 
 SAMPLING_FIELDS: Final = tuple(field.name for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields)
@@ -119,7 +123,20 @@ def build_request(fields: RequestFields) -> pb.GenerateRequest:
         request.priority = _priority(fields["priority"])
     if "end_user" in given:
         request.end_user = fields["end_user"]
+    _set_retention(request, fields, given)
     return request
+
+
+def _set_retention(request: pb.GenerateRequest, fields: RequestFields, given: Mapping[str, object]) -> None:
+    if "idempotency_key" in given:
+        request.idempotency_key = fields["idempotency_key"]
+    if "retain_for_s" in given:
+        with _naming("retain_for_s"):
+            request.retention.retain_for.CopyFrom(_duration(fields["retain_for_s"]))
+    if given.get("continue_on_disconnect"):
+        request.retention.continue_on_disconnect = True
+    if "annotation" in given:
+        request.retention.annotation = fields["annotation"]
 
 
 @contextmanager

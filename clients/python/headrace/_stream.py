@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, NoReturn
@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 import grpc
 
 from headrace._reader import EventReader
+from headrace._resume import Reopen, Resumption, is_lost
 from headrace._telemetry import STREAM_MESSAGES, TIME_TO_FIRST_DELTA_S, CallSpan
 from headrace.errors import Cancelled, HeadraceError, ProtocolError
 from headrace.v1 import generation_pb2 as pb
@@ -38,17 +39,25 @@ class GenerationStream:
     fails, or if the stream has a gap or no end. One reader at a time. A read
     that is cancelled cancels the call, and the CancelledError passes.
 
-    Filled while reading: `generation_id` and `request_id` with the first event,
-    `queued` with each of its kind, `started`, `completed`, `usage`, `timing`
+    Filled while reading: `generation_id`, `request_id` and `headers` with the first
+    event, `queued` with each of its kind, `started`, `completed`, `usage`, `timing`
     (None until they come), `choices_finished` and `finish_reasons` by choice
     index.
 
     A generation that somebody stops with `AsyncClient.cancel_generation` ends
     like any other: text so far, finish reason CANCELLED, usage. One that is
     stopped from here, by leaving or by `cancel`, has no end and no usage.
+
+    One that is retained (it has an idempotency key, or asks for retention) is
+    joined again when the connection is lost, as often as the timeout allows, and
+    goes on behind the last event: `resumed` counts how often. Leaving such a one
+    ends this call and not the generation, which the server stops when it has had
+    no reader for a while, unless it was asked to go on;
+    `AsyncClient.cancel_generation` stops it at once.
     """
 
     __slots__ = (
+        "_after",
         "_entered_s",
         "_is_cancelled",
         "_is_left",
@@ -56,27 +65,41 @@ class GenerationStream:
         "_loop",
         "_open",
         "_reader",
+        "_resumption",
         "_sequence",
         "_span",
         "choices_finished",
         "completed",
         "generation_id",
+        "headers",
         "queued",
         "request_id",
+        "resumed",
         "started",
         "time_to_first_delta_s",
     )
 
-    def __init__(self, open_call: Callable[[], tuple[EventReader, CallSpan]]) -> None:
+    def __init__(
+        self,
+        open_call: Callable[[], tuple[EventReader, CallSpan]],
+        *,
+        reopen: Reopen | None = None,
+        timeout_s: float = 0.0,
+        after: int = 0,
+    ) -> None:
         self._open = open_call
+        self._resumption = None if reopen is None else Resumption(reopen, timeout_s)
+        self._after = after  # the events before are somebody else's
         self._reader: EventReader | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._span: CallSpan | None = None
         self._is_over = False  # the call has ended, one way or the other
         self._is_left = False  # the block was left before that
         self._is_cancelled = False  # by cancel()
-        self._sequence = 0
+        self._sequence = after
+        self.resumed = 0  # times that the connection was lost and the generation joined again
         self._entered_s = 0.0
+        self.headers: Mapping[str, str] = {}  # the initial metadata, where x-ratelimit-... tell how limits stand
         self.generation_id: str | None = None  # for AsyncClient.get_generation and cancel_generation
         self.request_id: str | None = None  # as the server's log knows the request
         self.queued: pb.GenerationQueued | None = None  # the last one
@@ -143,10 +166,11 @@ class GenerationStream:
             try:
                 event = await reader.read()
             except HeadraceError as error:
-                self._finish(error)
-                raise
+                reader = await self._resume(error, reader)
+                continue
             if event is None:
-                if self.completed is None:
+                # Behind the last event there is nothing more.
+                if self.completed is None and not 0 < self._after == self._sequence:
                     await self._reject(reader, "the stream ended without `completed`, so output may be missing")
                 self._finish(None)
                 raise StopAsyncIteration
@@ -154,12 +178,34 @@ class GenerationStream:
             if event.sequence != sequence:
                 await self._reject(reader, f"event {event.sequence} came in place of event {sequence}")
             self._sequence = sequence
+            if self.resumed:
+                self._on_progress()
             if event.HasField("delta"):
                 if self.time_to_first_delta_s is None:
                     await self._on_first_delta(event.delta, reader)
                 return event
             if await self._keep(event, reader):
                 return event
+
+    async def _resume(self, lost: HeadraceError, reader: EventReader) -> EventReader:
+        """Return a new call that goes on where this one was lost, if that may be; else raise what it was lost with."""
+        try:
+            if self._resumption is None or self._is_cancelled or not is_lost(lost):
+                raise lost
+            await reader.close()
+            reader = await self._resumption.again(lost, self.generation_id, self._sequence)
+        except HeadraceError as error:
+            self._finish(error)
+            raise
+        finally:
+            del lost  # its traceback has this frame
+        self.resumed += 1
+        self._reader = reader
+        return reader
+
+    def _on_progress(self) -> None:
+        assert self._resumption is not None
+        self._resumption.progressed()
 
     @property
     def usage(self) -> usage_pb2.Usage | None:
@@ -201,10 +247,8 @@ class GenerationStream:
     async def _keep(self, event: pb.GenerateResponse, reader: EventReader) -> bool:
         """Keep what the caller may ask for later; return False for an event this client does not know."""
         kind = event.WhichOneof("event")
-        if self._sequence == 1:  # initial metadata comes with it
-            self.request_id = await reader.header(REQUEST_ID_HEADER)
-            self.generation_id = await reader.header(GENERATION_ID_HEADER)
-        if kind is not None and (kind in BEFORE_OUTPUT) is (self.started is not None):
+        await self._take_headers(reader)
+        if kind is not None and not self._after and (kind in BEFORE_OUTPUT) is (self.started is not None):
             await self._reject(reader, f"`{kind}` came {'before' if self.started is None else 'after'} `started`")
         if kind == "queued":
             self.queued = event.queued
@@ -218,8 +262,16 @@ class GenerationStream:
             self.completed = event.completed
         return kind is not None
 
+    async def _take_headers(self, reader: EventReader) -> None:
+        """Keep the initial metadata, once: it comes with the first event."""
+        if not self.headers:
+            self.headers = await reader.headers()
+            self.request_id = self.headers.get(REQUEST_ID_HEADER)
+            self.generation_id = self.headers.get(GENERATION_ID_HEADER) or self.generation_id
+
     async def _on_first_delta(self, delta: pb.ChoiceDelta, reader: EventReader) -> None:
-        if self.started is None:
+        await self._take_headers(reader)  # of a generation that was attached to, a delta may be the first
+        if self.started is None and not self._after:
             await self._reject(reader, "`delta` came before `started`")
         if delta.text or delta.reasoning_text or delta.HasField("tool_call") or delta.token_ids:
             self.time_to_first_delta_s = time.perf_counter() - self._entered_s

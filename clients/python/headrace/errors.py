@@ -27,7 +27,7 @@ part of it: a cancelled task sees that, untouched.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,6 +55,7 @@ __all__ = [
     "error_from_status",
 ]
 
+LIMIT_HEADERS: Final = "x-ratelimit-"
 ERROR_DOMAIN: Final = "headrace.v1"
 DETAILS_TRAILER: Final = "grpc-status-details-bin"
 
@@ -77,6 +78,7 @@ class ErrorDetails:
     retry_after_s: float | None = None
     request_id: str | None = None
     resource: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class HeadraceError(Exception):
@@ -85,8 +87,9 @@ class HeadraceError(Exception):
     `status` is the gRPC status; `reason` the name of the ErrorReason without
     its prefix, or None when the failure did not come from a Headrace server
     (a refused connection, a local timeout). `message` is for people, and
-    `metadata`, `violations`, `retry_after_s`, `request_id` and `resource` are
-    for programs. `events_received` counts the events that came before it.
+    `metadata`, `violations`, `retry_after_s`, `request_id`, `resource` and
+    `headers` (`x-ratelimit-...`, of a limit that was reached) are for programs.
+    `events_received` counts the events that came before it.
     """
 
     may_pass: bool = False  # whether the cause may go away by itself
@@ -108,6 +111,7 @@ class HeadraceError(Exception):
         self.retry_after_s = details.retry_after_s
         self.request_id = details.request_id
         self.resource = details.resource
+        self.headers = details.headers
         self.events_received = 0  # the stream that raises sets it
 
     @property
@@ -250,6 +254,7 @@ def error_from_status(
     Details that are missing, broken, or of another domain are left out; the
     status alone then chooses the class.
     """
+    trailers = tuple(trailers)
     details = _parse_details(trailers)
     error_class = ERROR_CLASSES.get(details.reason or status) or ERROR_CLASSES[status]
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details.reason is None and "larger than max" in message:
@@ -257,7 +262,7 @@ def error_from_status(
     return error_class(message, status=status, details=details)
 
 
-def _parse_details(trailers: Iterable[Sequence[str | bytes]]) -> ErrorDetails:
+def _parse_details(trailers: Sequence[Sequence[str | bytes]]) -> ErrorDetails:
     raw = next((value for key, value in trailers if key == DETAILS_TRAILER), None)
     if not isinstance(raw, bytes):
         return ErrorDetails()
@@ -285,8 +290,15 @@ def _parse_details(trailers: Iterable[Sequence[str | bytes]]) -> ErrorDetails:
         violations=tuple(Violation(v.field, v.description) for v in fields.field_violations),
         retry_after_s=_seconds(retry) if "RetryInfo" in found else None,
         request_id=request.request_id or None,
+        headers=dict(_limit_headers(trailers)),
         resource=resource.resource_name or None,
     )
+
+
+def _limit_headers(trailers: Iterable[Sequence[str | bytes]]) -> Iterator[tuple[str, str]]:
+    for name, value in trailers:
+        if isinstance(name, str) and isinstance(value, str) and name.startswith(LIMIT_HEADERS):
+            yield name, value
 
 
 def _seconds(retry: error_details_pb2.RetryInfo) -> float | None:

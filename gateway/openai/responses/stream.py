@@ -86,7 +86,7 @@ class ResponseStream(OutputReader):
         number = self._number
         self._number = number + 1
         return (
-            f"id: {self.sequence}\n{head}{encode_basestring_ascii(text)}{self._middle}{number}}}{sse.EVENT_END}"
+            f"{self._id}{self.sequence}\n{head}{encode_basestring_ascii(text)}{self._middle}{number}}}{sse.EVENT_END}"
         ).encode("ascii")
 
     def _on_began(self, item: OutputItem) -> Sequence[str]:
@@ -147,8 +147,8 @@ class ResponseStream(OutputReader):
         return f'{_opening(name)},{body},"sequence_number":{number}}}{sse.EVENT_END}'
 
     def _framed(self, frames: Sequence[str]) -> bytes:
-        parts = [f"id: {self.sequence}.{part}\n{frame}" for part, frame in enumerate(frames[:-1], 1)]
-        parts += [f"id: {self.sequence}\n{frame}" for frame in frames[-1:]]
+        parts = [f"{self._id}{self.sequence}.{part}\n{frame}" for part, frame in enumerate(frames[:-1], 1)]
+        parts += [f"{self._id}{self.sequence}\n{frame}" for frame in frames[-1:]]
         return "".join(parts).encode("ascii")
 
 

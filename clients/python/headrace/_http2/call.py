@@ -187,16 +187,13 @@ class Call(Generic[T_co]):
             self.cancel("the read was cancelled")
             raise
 
-    async def header(self, key: str) -> str | None:
-        """Return one value of the initial metadata, waiting until it is there; None if the call ends without."""
+    async def headers(self) -> dict[str, str]:
+        """Return the text values of the initial metadata, waiting until it is there; none if the call ends without."""
         while self._headers is None and self._outcome is None:
             waiter = self._loop.create_future()
             self._header_waiters.append(waiter)
             await waiter
-        for name, value in self._headers or ():
-            if name == key:
-                return value if isinstance(value, str) else None
-        return None
+        return {name: value for name, value in self._headers or () if isinstance(value, str)}
 
     async def close(self) -> None:
         """Cancel the call unless it ended; return at once."""

@@ -16,8 +16,10 @@ from headrace.cli._chat import chat
 from headrace.cli._connection import INTERRUPTED
 from headrace.cli._generate import generate
 from headrace.cli._generations import cancel, status
+from headrace.cli._keys import keys
 from headrace.cli._models import models
 from headrace.cli._ttft import ttft
+from headrace.cli._usage import usage
 
 __all__ = ["app", "run"]
 
@@ -32,9 +34,11 @@ app.add_command(admin)
 app.add_command(cancel)
 app.add_command(chat)
 app.add_command(generate)
+app.add_command(keys)
 app.add_command(models)
 app.add_command(status)
 app.add_command(ttft)
+app.add_command(usage)
 
 
 def run() -> None:

@@ -18,6 +18,7 @@ __all__ = ["INTERRUPTED", "CallFailed", "Connection", "connection_options", "fai
 
 Pairs = tuple[tuple[str, str], ...]
 INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report it
+AUTHORIZATION: Final = "authorization"
 PEM: Final = click.Path(exists=True, dir_okay=False)
 
 
@@ -73,6 +74,16 @@ def _metadata(_context: click.Context, _option: click.Parameter, values: Sequenc
     return tuple(pairs)
 
 
+def _api_key(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if not value:
+        return None
+    try:
+        metadata_pairs([(AUTHORIZATION, value)])
+    except ValueError:  # whose text may hold it
+        raise click.BadParameter("is no key: it has characters that cannot be sent") from None
+    return value
+
+
 TARGET: Final = click.option(
     "--target",
     envvar="HEADRACE_TARGET",
@@ -95,6 +106,14 @@ OPTIONS: Final = (
         metavar="KEY=VALUE",
         help="Metadata for every call, for example authorization=... (repeatable).",
     ),
+    click.option(
+        "--api-key",
+        envvar="HEADRACE_API_KEY",
+        show_envvar=True,
+        callback=_api_key,
+        metavar="KEY",
+        help="API key or token. Better in the variable: others see the command line.",
+    ),
     click.option("--tls", is_flag=True, help="Use TLS; implied by the other --tls options."),
     click.option("--tls-ca", type=PEM, help="Root certificates (PEM)."),
     click.option("--tls-cert", type=PEM, help="Client certificate (PEM)."),
@@ -114,6 +133,7 @@ def connection_options(
         target: str,
         timeout_s: float | None,
         metadata: Pairs,
+        api_key: str | None,
         tls: bool,
         tls_ca: str | None,
         tls_cert: str | None,
@@ -127,6 +147,8 @@ def connection_options(
                 config = TlsConfig.from_files(ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_server_name)
             except ValueError as error:
                 raise click.UsageError("--tls-cert and --tls-key go together") from error
+        if api_key is not None and all(name != AUTHORIZATION for name, _ in metadata):
+            metadata = (*metadata, (AUTHORIZATION, f"Bearer {api_key}"))
         connection = Connection(target=target, timeout_s=timeout_s, tls=config, metadata=metadata)
         try:
             command(connection=connection, **options)

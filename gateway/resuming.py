@@ -1,0 +1,132 @@
+"""Streams that are read again, and what can be asked of a generation by its id.
+
+`GET /v1/generations/{id}/events` is what a browser's EventSource takes: it comes
+back by itself with `Last-Event-ID`, and 204 tells it that there is no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response
+
+from gateway.generation import GenerationResponse, Generations
+from gateway.openai.errors import ApiError, from_upstream, invalid_request
+from gateway.openai.event_ids import LAST_EVENT_ID, generation_id_of, position_of
+from gateway.openai.requests import GenerationCall
+from gateway.openai.retention import IDEMPOTENCY_KEY, annotated_call, retained
+from gateway.openai.usage import timing_document, usage_document
+from gateway.upstream import CallOptions, Upstream
+from headrace.v1 import error_reason_pb2
+from headrace.v1 import generation_pb2 as gen
+
+__all__ = ["cancel_generation", "generation_document", "read_events", "started_or_joined"]
+
+_STATES: Final = {
+    gen.GENERATION_STATE_QUEUED: "queued",
+    gen.GENERATION_STATE_RUNNING: "in_progress",
+    gen.GENERATION_STATE_COMPLETED: "completed",
+    gen.GENERATION_STATE_FAILED: "failed",
+    gen.GENERATION_STATE_CANCELLED: "cancelled",
+}
+_OVER: Final = frozenset({gen.GENERATION_STATE_COMPLETED, gen.GENERATION_STATE_CANCELLED})
+
+
+def started_or_joined(
+    generations: Generations, call: GenerationCall, options: CallOptions, headers: Mapping[str, str], body: bytes
+) -> Response:
+    """Return the response to a generation request: a new generation, the one with its key, or the rest of one.
+
+    A repeated request with the `Last-Event-ID` of its stream gets what comes behind
+    it. ApiError (400) for headers that are wrong, and for such an id where it cannot
+    be known which generation is meant.
+    """
+    call = retained(call, headers, body)
+    last = headers.get(LAST_EVENT_ID.lower(), "").strip()
+    if not last or not call.stream:
+        return GenerationResponse(generations, call, options)
+    after = position_of(last)
+    if after.generation_id is None and not (call.is_retained and IDEMPOTENCY_KEY.lower() in headers):
+        raise invalid_request(
+            f"The stream cannot be continued: nothing of it was kept. Send an '{IDEMPOTENCY_KEY}' with a request whose "
+            f"stream may have to be, or leave '{LAST_EVENT_ID}' away to begin anew.",
+            param=LAST_EVENT_ID,
+            code="stream_not_kept",
+        )
+    shown = replace(call, is_retained=True)
+    return GenerationResponse(generations, shown, options, attach_to=after.generation_id, after=after)
+
+
+async def read_events(
+    generations: Generations, named: str, options: CallOptions, last_event_id: str | None
+) -> Response:
+    """Return the stream of a retained generation, behind `last_event_id` if there is one; 204 if that was its last."""
+    generation_id = _id_of(named)
+    after = position_of(last_event_id) if last_event_id else None
+    if after is not None and after.generation_id not in {None, generation_id}:
+        raise invalid_request(
+            f"The '{LAST_EVENT_ID}' header is that of another generation.", param=LAST_EVENT_ID, code="invalid_value"
+        )
+    state = await generations.upstream.get_generation(generation_id, options)
+    if not state.HasField("first_sequence"):
+        raise _nothing_kept()
+    call = annotated_call(state.annotation)
+    # What is echoed has numbers of its own.
+    if after is not None and after.sequence > state.last_sequence and call.plan is None:
+        raise invalid_request(
+            f"The '{LAST_EVENT_ID}' header names an event that has not been: the newest is {state.last_sequence}.",
+            param=LAST_EVENT_ID,
+            code="invalid_value",
+        )
+    is_whole = after is not None and after.part is None and after.sequence == state.last_sequence
+    if is_whole and state.state in _OVER:
+        return Response(status_code=204)
+    return GenerationResponse(generations, call, options, attach_to=generation_id, after=after)
+
+
+async def generation_document(upstream: Upstream, named: str, options: CallOptions) -> Response:
+    """Return where a generation is."""
+    generation_id = _id_of(named)
+    state = await upstream.get_generation(generation_id, options)
+    document: dict[str, Any] = {
+        "id": generation_id,
+        "object": "generation",
+        "status": _STATES.get(state.state, "unknown"),
+        "model": state.model,
+        "created": state.create_time.seconds,
+        "last_sequence": state.last_sequence,
+        "first_sequence": state.first_sequence if state.HasField("first_sequence") else None,
+        "expires_at": state.expire_time.seconds if state.HasField("expire_time") else None,
+        "usage": usage_document(state.usage),
+        "timing": timing_document(state.timing),
+    }
+    if state.failure_reason:
+        name = error_reason_pb2.ErrorReason.Name(state.failure_reason)
+        document["failure_reason"] = name.removeprefix("ERROR_REASON_")
+    if state.HasField("ahead_count"):
+        document["ahead_count"] = state.ahead_count
+    return JSONResponse(document)
+
+
+async def cancel_generation(upstream: Upstream, named: str, options: CallOptions) -> Response:
+    """Stop a generation; one that has ended stays as it ended."""
+    generation_id = _id_of(named)
+    answer = await upstream.cancel_generation(generation_id, options)
+    return JSONResponse({"id": generation_id, "object": "generation", "status": _STATES.get(answer.state, "unknown")})
+
+
+def _id_of(named: str) -> str:
+    generation_id = generation_id_of(named)
+    if generation_id is None:
+        raise _not_found()
+    return generation_id
+
+
+def _not_found() -> ApiError:
+    return from_upstream("NOT_FOUND", "GENERATION_NOT_FOUND", "No generation has this id.")
+
+
+def _nothing_kept() -> ApiError:
+    return from_upstream("NOT_FOUND", "GENERATION_NOT_FOUND", "Nothing of this generation is kept.")

@@ -1,0 +1,1 @@
+"""Events of generations that outlive their reader: how long, how much, and the log that holds them."""

@@ -1,0 +1,198 @@
+"""What a replica does for the others and with them, in one place: its lease, its logs, and theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from service.core.errors import Reason, ServiceError
+from service.retention.log import EventLog
+from service.sharing.mirror import Mirror
+from service.sharing.names import Claim, End
+from service.sharing.peers import Answerer, Peers
+from service.sharing.remote import Remotes
+from service.sharing.store import SharedStore, StoreError
+
+__all__ = ["Sharing"]
+
+logger = logging.getLogger("headrace.service")
+
+# Readers at other replicas are a moment behind: what is not kept is there for them so long.
+_LEAST_KEPT_S: Final = 10.0
+_RETRY_AFTER_S: Final = 1.0
+
+
+class Sharing:
+    """`longest_s`: how long a generation may run, which bounds what a dead replica leaves in the store."""
+
+    def __init__(self, store: SharedStore, longest_s: float) -> None:
+        self.store = store
+        self._longest_s = longest_s + 60.0
+        self._mirror = Mirror(store, self._longest_s)
+        self._remotes = Remotes(store)
+        self._peers: Peers | None = None
+        self._lease: asyncio.Task[None] | None = None
+        self.is_well = True
+
+    async def start(self, answer: Answerer) -> None:
+        """Join the others; also if the store is not there yet. `answer` is asked what others ask."""
+        self._peers = Peers(self.store, answer)
+        self._peers.start()
+        await self._sign()
+        self._lease = asyncio.create_task(self._keep_lease(), name="lease")
+
+    async def close(self) -> None:
+        """Leave the others."""
+        if self._lease is not None:
+            self._lease.cancel()
+            await asyncio.gather(self._lease, return_exceptions=True)
+        await self._mirror.close()
+        await self._remotes.close()
+        if self._peers is not None:
+            await self._peers.close()
+        await self.store.close()
+
+    # As the owner of a generation.
+
+    async def claim(self, tenant: str, key: str, digest: str, generation_id: str) -> Claim | None:
+        """Return None if the key is this generation's now, else whose it is.
+
+        IDEMPOTENCY_MISMATCH if another request has it, STORE_UNAVAILABLE if nobody can tell.
+        A key whose owner died before its generation ended is free.
+        """
+        mine = Claim(generation_id, self.store.instance, digest)
+        try:
+            while (theirs := await self.store.claim(tenant, key, mine, self._longest_s)) is not None:
+                alive = await self.store.are_alive([theirs.owner])
+                if alive[theirs.owner] or (await self.store.description(theirs.generation_id)).get("ended") == b"1":
+                    break
+                await self.store.give_up(tenant, key, theirs)
+        except StoreError as error:
+            raise ServiceError(
+                Reason.STORE_UNAVAILABLE,
+                "The store that replicas share does not answer, so it cannot be promised that this key runs once. "
+                "Nothing was run.",
+                retry_after_s=_RETRY_AFTER_S,
+                detail=str(error),
+            ) from None
+        if theirs is not None and theirs.digest != digest:
+            raise ServiceError(
+                Reason.IDEMPOTENCY_MISMATCH,
+                "The idempotency key was used for another request.",
+                metadata={"generationId": theirs.generation_id},
+            )
+        return theirs
+
+    def publish(self, generation_id: str, log: EventLog, facts: Mapping[str, bytes]) -> None:
+        """Show a log to the other replicas from now on."""
+        self._mirror.add(generation_id, log, {**facts, "owner": self.store.instance.encode()})
+
+    async def finish(
+        self, generation_id: str, last: int, end: End, state: bytes, claim: tuple[str, str] | None, keep_s: float
+    ) -> None:
+        """Show its end, and leave it there for `keep_s`."""
+        try:
+            await self._mirror.settle(generation_id)
+            await self.store.finish(
+                generation_id,
+                last,
+                end,
+                {"ended": b"1", "state": state, "owner": self.store.instance.encode()},
+                claim,
+                max(keep_s, _LEAST_KEPT_S),
+            )
+        except StoreError as error:
+            logger.warning("other replicas do not learn the end of a generation: %s", error)
+            self._mirror.drop(generation_id)
+
+    async def free(self, tenant: str, key: str, generation_id: str, digest: str) -> None:
+        """Free a key."""
+        try:
+            await self.store.give_up(tenant, key, Claim(generation_id, self.store.instance, digest))
+        except StoreError as error:
+            logger.warning("a key stays taken until its time is over: %s", error)
+
+    async def has_readers(self, generation_id: str) -> bool:
+        """Return whether somebody reads it at another replica; False if nobody can tell."""
+        try:
+            return await self.store.has_readers(generation_id)
+        except StoreError:
+            return False
+
+    # As one of the others.
+
+    def follow(
+        self, generation_id: str, owner: str, log: EventLog, on_end: Callable[[End], None], is_read: Callable[[], bool]
+    ) -> None:
+        """Fill `log` with what another replica shows."""
+        self._remotes.follow(generation_id, owner, log, on_end, is_read)
+
+    def unfollow(self, generation_id: str, log: EventLog) -> None:
+        """Fill it no more."""
+        self._remotes.drop(generation_id, log)
+
+    async def find(self, tenant: str, generation_id: str) -> dict[str, bytes] | None:
+        """Return what is written down of a tenant's retained generation; None if there is none. STORE_UNAVAILABLE."""
+        try:
+            facts = await self.store.description(generation_id)
+        except StoreError as error:
+            raise _unknown(error) from None
+        return facts if facts and facts.get("tenant") == tenant.encode() else None
+
+    async def find_key(self, tenant: str, key: str) -> str | None:
+        """Return the id of the generation that a key is that of. STORE_UNAVAILABLE."""
+        try:
+            claim = await self.store.claim_of(tenant, key)
+        except StoreError as error:
+            raise _unknown(error) from None
+        return None if claim is None else claim.generation_id
+
+    async def newest(self, generation_id: str) -> int:
+        """Return the number of the newest event that is shown. STORE_UNAVAILABLE."""
+        try:
+            return await self.store.newest(generation_id)
+        except StoreError as error:
+            raise _unknown(error) from None
+
+    async def is_alive(self, owner: str) -> bool:
+        """Return whether a replica lives. STORE_UNAVAILABLE."""
+        try:
+            return (await self.store.are_alive([owner]))[owner]
+        except StoreError as error:
+            raise _unknown(error) from None
+
+    async def ask(self, kind: str, tenant: str, generation_id: str) -> bytes | None:
+        """Return what the replica that has a generation says; None if none has. STORE_UNAVAILABLE."""
+        assert self._peers is not None
+        try:
+            return await self._peers.ask(kind, tenant, generation_id)
+        except StoreError as error:
+            raise _unknown(error) from None
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self.store.lease_s / 3)
+            await self._sign()
+
+    async def _sign(self) -> None:
+        try:
+            await self.store.keep_lease()
+        except StoreError as error:
+            if self.is_well:
+                logger.error("the store that replicas share is not there; what runs here goes on: %s", error)
+            self.is_well = False
+        else:
+            if not self.is_well:
+                logger.info("the store that replicas share is there again")
+            self.is_well = True
+
+
+def _unknown(error: StoreError) -> ServiceError:
+    return ServiceError(
+        Reason.STORE_UNAVAILABLE,
+        "The store that replicas share does not answer, so it cannot be known whether another one has this generation.",
+        retry_after_s=_RETRY_AFTER_S,
+        detail=str(error),
+    )
