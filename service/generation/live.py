@@ -219,7 +219,7 @@ def not_found() -> ServiceError:
     """Return what is said of a generation that is unknown, forgotten, or another tenant's: the same of each."""
     return ServiceError(
         Reason.GENERATION_NOT_FOUND,
-        "No generation with this id or key waits or runs here, or is kept since it ended.",
+        "No generation with this id or key waits or runs, and none that has ended is kept.",
     )
 
 

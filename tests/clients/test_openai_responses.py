@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, Final
 
@@ -66,6 +67,22 @@ async def test_an_answer_that_ends_by_itself_is_completed(client: openai.AsyncOp
         final = await stream.get_final_response()
     assert kinds[-1] == "response.completed"
     assert (final.output_text, final.status) == (" 1, 2", "completed")
+
+
+async def test_one_in_the_background_is_polled_streamed_and_stopped(client: openai.AsyncOpenAI, served: Served) -> None:
+    whole = await client.responses.create(input=served.count, **COUNTING)
+    response = await client.responses.create(input=served.count, background=True, store=True, **COUNTING)
+    while response.status in {"queued", "in_progress"}:
+        await asyncio.sleep(0.02)
+        response = await client.responses.retrieve(response.id)
+    assert (response.status, response.output_text) == (whole.status, whole.output_text)
+    assert await client.responses.cancel(response.id) == response
+    events = [event async for event in await client.responses.retrieve(response.id, stream=True)]
+    rest = [event async for event in await client.responses.retrieve(response.id, stream=True, starting_after=5)]
+    assert rest == events[6:]
+    members = {**COUNTING, "max_output_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    endless = await client.responses.create(input=served.endless, background=True, **members)
+    assert (await client.responses.cancel(endless.id)).status == "cancelled"
 
 
 class City(BaseModel):

@@ -142,7 +142,7 @@ async def test_credentials_and_request_id_travel_as_metadata(fake: FakeService, 
     assert call.header("x-request-id") == response.headers["x-request-id"] == "my-id"
 
 
-@pytest.mark.parametrize("value", ["Bearer k\xe9y", "Bearer " + "k" * 20_000, "Bearer", "Bearer None", "Basic eDp5"])
+@pytest.mark.parametrize("value", ["Bearer k\xe9y", "Bearer " + "k" * 5_000, "Bearer", "Bearer None", "Basic eDp5"])
 async def test_no_authorization_header_breaks_a_request(value: str, client: RawClient) -> None:
     assert (await client.post(chat_body(), headers={"authorization": value})).status == 200
 

@@ -167,7 +167,7 @@ async def test_any_page_may_call_if_the_configuration_says_so(fake: FakeService)
 
 CREDENTIALS = [
     b"bearer k", b"BEARER k", b"Bearer  k", b"Bearer k ", b"Bearer", b"Bearer None", b"Basic eDp5", b"Bearer caf\xe9",
-    b"Bearer k\r\nauthorization: Bearer other", b"Bearer " + b"k" * 20_000, b"",
+    b"Bearer k\r\nauthorization: Bearer other", b"Bearer " + b"k" * 5_000, b"",
 ]  # fmt: skip
 
 

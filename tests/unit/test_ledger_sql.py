@@ -1,4 +1,4 @@
-"""A ledger in SQL: SQLite, and PostgreSQL where HEADRACE_TEST_POSTGRESQL_URL names a database in which schemas can be made."""
+"""A ledger in SQL: SQLite, and PostgreSQL where HEADRACE_TEST_POSTGRESQL_URL names a database to make schemas in."""
 
 from __future__ import annotations
 

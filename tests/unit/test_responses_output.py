@@ -1,6 +1,7 @@
 """From events to a response: streamed and whole must say the same, whatever comes."""
 
 import json
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.openai.content import ContractError
 from gateway.openai.errors import ApiError
 from gateway.openai.responses import documents
 from gateway.openai.responses.call import ResponsesCall, parse
+from gateway.openai.responses.rest import RestOfResponse
 from gateway.openai.responses.stream import ResponseStream
 from gateway.openai.responses.whole import WholeResponse
 from headrace.v1 import chat_pb2
@@ -170,6 +172,39 @@ def test_stream_and_whole_response_say_the_same(taken: list[tuple[str, str]], re
     assert "".join(item["content"][0]["text"] for item in spoken) == said
     if logprobs:
         assert "".join(p["token"] for item in spoken for p in item["content"][0]["logprobs"]) == said
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps, st.integers(0, 60), st.booleans())
+def test_the_rest_of_a_stream_is_what_comes_behind_an_event(
+    taken: list[tuple[str, str]], after: int, has_failed: bool
+) -> None:
+    events = numbered(script(taken, "STOP"))[: -1 if has_failed else None]
+    bodies = []
+    for reader in (ResponseStream(call(), 1), RestOfResponse(replace(call(), starting_after=after), 1)):
+        body = b"".join(reader.feed(event) for event in events)
+        bodies.append(body + reader.failure(ApiError(500, "server_error", "Lost.")) if has_failed else body)
+    whole_stream, rest = (body.split(b"\n\n")[:-1] for body in bodies)
+    assert rest == whole_stream[after + 1 :]
+
+
+def test_a_response_can_be_shown_before_its_end() -> None:
+    reader = WholeResponse(call(background=True), 1)
+    reader.generation_id = "gen-1"
+    told = [json.loads(reader.unfinished("queued"))]
+    for event in numbered([started(), reasoning("hm"), delta("a")]):
+        reader.feed(event)
+        told.append(json.loads(reader.unfinished("in_progress")))
+    told.append(json.loads(reader.unfinished("failed", ApiError(429, "requests", "Slow down."))))
+    for document in told:
+        Response.model_validate_json(json.dumps(document), strict=True)
+        documents.ResponseObject.model_validate_json(json.dumps(document))
+        assert (document["id"], document["background"]) == ("resp_gen-1", True)
+    assert [[item["status"] for item in document["output"]] for document in told] == [
+        [], [], ["in_progress"], ["completed", "in_progress"], ["completed", "incomplete"]
+    ]  # fmt: skip
+    assert told[3]["output"][1]["content"][0]["text"] == "a"
+    assert told[4]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
 
 
 def test_a_message_has_the_documented_order_of_events() -> None:

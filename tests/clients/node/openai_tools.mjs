@@ -1,12 +1,13 @@
 // OpenAI's package for Node: tools, reasoning and the Responses API.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout } from "node:timers/promises";
 
 import OpenAI from "openai";
 import { zodFunction, zodResponsesFunction, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-import { all, answer, can, count, model, toolsModel, url, written } from "./backend.mjs";
+import { all, answer, can, count, endless, model, toolsModel, url, written } from "./backend.mjs";
 
 const client = new OpenAI({ baseURL: url, apiKey: "k", maxRetries: 0, timeout: 40_000 });
 const Weather = z.object({ city: z.enum(["Zürich", "Rome"]) });
@@ -90,6 +91,25 @@ test("a response is streamed and whole the same", async () => {
   const final = await client.responses.stream(asked).finalResponse();
   assert.equal(final.output_text, whole.output_text);
   assert.equal(final.usage.total_tokens, whole.usage.total_tokens);
+});
+
+test("a response in the background is polled, streamed behind an event, and stopped", async () => {
+  const asked = { model, input: count, temperature: 0, max_output_tokens: 16 };
+  const whole = await client.responses.create(asked);
+  let response = await client.responses.create({ ...asked, background: true, store: true });
+  const { id } = response;
+  while (["queued", "in_progress"].includes(response.status)) {
+    await setTimeout(20);
+    response = await client.responses.retrieve(id);
+  }
+  assert.deepEqual([response.id, response.output_text, response.status], [id, whole.output_text, whole.status]);
+  const events = await all(await client.responses.retrieve(id, { stream: true }));
+  const rest = await all(await client.responses.retrieve(id, { stream: true, starting_after: 5 }));
+  assert.deepEqual(rest, events.slice(6));
+  assert.equal((await client.responses.cancel(id)).status, whole.status);
+  const long = { model, input: endless, max_output_tokens: 2000, ignore_eos: true, background: true };
+  const stopped = await client.responses.cancel((await client.responses.create(long)).id);
+  assert.equal(stopped.status, "cancelled");
 });
 
 test("a response calls tools", async () => {

@@ -15,7 +15,7 @@ from headrace.cli._admin import admin
 from headrace.cli._chat import chat
 from headrace.cli._connection import INTERRUPTED
 from headrace.cli._generate import generate
-from headrace.cli._generations import cancel, status
+from headrace.cli._generations import attach, cancel, status
 from headrace.cli._keys import keys
 from headrace.cli._models import models
 from headrace.cli._ttft import ttft
@@ -31,6 +31,7 @@ def app() -> None:
 
 
 app.add_command(admin)
+app.add_command(attach)
 app.add_command(cancel)
 app.add_command(chat)
 app.add_command(generate)
