@@ -22,7 +22,7 @@ from service.generation.watch import Watch
 from service.rpc.call import CallRecord
 from service.rpc.drain import Drain
 from service.rpc.health import HealthMonitor
-from service.rpc.report import closing_of, ended_generation, report
+from service.rpc.report import closing_of, closing_of_none, ended_generation, report
 from service.telemetry.instruments import active_requests
 from service.telemetry.trace import GenerationTrace
 
@@ -97,6 +97,16 @@ class ServedGeneration:
             )
         )
         call.headers = self._account.headers
+        try:
+            return self._begin(wanted, created_at_s)
+        except BaseException as error:
+            # Nobody leaves a block that was not entered.
+            call.note(error)
+            await self._account.close(closing_of_none(call, created_at_s))
+            raise
+
+    def _begin(self, wanted: GenerationRequest, created_at_s: float) -> LiveGeneration:
+        call, serving = self._call, self._serving
         time_limit = None if wanted.time_limit_s is None else Deadline.after(wanted.time_limit_s, call.received_s)
         trace = GenerationTrace(self._id, self._model.id, self._model.backend.info, call.context)
         watch = Watch(self._deadline, serving.limits, time_limit, wanted.priority)

@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 
 from headrace import AsyncClient
 from headrace.errors import QuotaExhausted, RateLimited
+from headrace.v1 import generation_pb2
 from service.tenancy.authenticator import Authenticator
 from service.tenancy.key_file import KeyFile
 from service.tenancy.limits.file import parse_limits
@@ -136,6 +137,15 @@ async def test_more_output_than_a_tenant_may_have_is_a_mistake_of_the_request() 
         assert (failure.info.reason, failure.fields) == ("INVALID_FIELD", ["sampling.max_output_tokens"])
         assert books.used("requests_per_minute") == 0
         await service.events(say(sampling={"max_output_tokens": 10}))
+
+
+async def test_a_request_that_names_no_maximum_gets_the_tenants() -> None:
+    async with limited(rules_of(max_output_tokens=10)) as (service, _):
+        events = await service.events(say(40, sampling={}))
+        assert events[-1].completed.usage.output_token_count == 10
+        assert events[-2].choice_finished.reason == generation_pb2.FINISH_REASON_LENGTH
+        failure = await service.failure(say(40, sampling={"min_output_tokens": 11}))
+        assert (failure.info.reason, failure.fields) == ("INVALID_FIELD", ["sampling.min_output_tokens"])
 
 
 async def test_tenants_do_not_use_each_others_limits(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from headrace.v1 import generation_pb2 as pb
 from headrace.v1.sampling_pb2 import SamplingParams
 from service.core.account import Account, Accounts, NoAccounts, Opening
 from service.core.errors import Reason, ServiceError
+from service.generation.live import LiveGenerations
 from service.ledger import Ledger, LedgerAccounts, Store, open_store, parse_address
 from service.telemetry.instruments import record_ledger_lost
 from tests.support.metering import install_reader
@@ -175,6 +176,19 @@ async def test_what_the_limits_refuse_never_ran_and_is_on_record_once(address: s
         row = only(address)
     assert (row["outcome"], row["reason"]) == ("rejected", "QUOTA_EXHAUSTED")
     assert (row["prompt_tokens"], row["output_tokens"], row["ttft_s"]) == (0, 0, None)
+
+
+async def test_what_cannot_begin_is_closed_all_the_same(
+    service: RunningService, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: LiveGenerations, live: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(LiveGenerations, "add", broken)
+    assert (await service.failure(request())).info.reason == "INTERNAL"
+    caplog.clear()
+    row = only(address)
+    assert (row["outcome"], row["reason"], row["output_tokens"]) == ("internal_error", "INTERNAL", 0)
 
 
 async def test_what_is_no_request_is_not_on_record(service: RunningService, address: str) -> None:
