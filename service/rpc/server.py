@@ -134,6 +134,8 @@ class RpcServer:
         serving = Serving(drain=self.drain, monitor=self.monitor, limits=limits, accounts=accounts or NoAccounts())
         self.recordings = Recordings(serving, retention or RetentionLimits(), sharing)
         self._sharing = sharing
+        if sharing is not None:
+            self.monitor.hints.append(sharing.problem)
         self._generation = GenerationServicer(registry, serving, deadlines, self.recordings)
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(self._generation, self._server)
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(registry, self.drain), self._server)

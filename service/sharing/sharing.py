@@ -54,6 +54,10 @@ class Sharing:
             await self._peers.close()
         await self.store.close()
 
+    def problem(self) -> str | None:
+        """Return what keeps replicas from working together, in words; None if nothing does."""
+        return None if self.is_well else "the store that replicas share is not there"
+
     # As the owner of a generation.
 
     async def claim(self, tenant: str, key: str, digest: str, generation_id: str) -> Claim | None:

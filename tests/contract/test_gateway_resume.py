@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 
 from service.retention.policy import RetentionLimits
 from tests.support.gateway_harness import CHAT, RawClient, RawResponse, RunningGateway, read_events, running_gateway
+from tests.support.relay import relay
 from tests.support.service import RunningService, eventually, running_service, script, simulated_model
 
 COMPLETIONS = "/v1/completions"
@@ -147,6 +148,26 @@ async def test_the_official_sdk_repeats_without_running_twice() -> None:
                 )
                 texts.add("".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]))
         assert texts == {WHOLE}
+        assert service.sim.started == 1
+
+
+async def test_the_official_sdks_own_retry_joins_what_its_first_try_began() -> None:
+    async with served() as (service, gateway), relay(f"127.0.0.1:{gateway.port}") as between:
+        client = AsyncOpenAI(base_url=f"http://{between.address}/v1", api_key="k", max_retries=2)
+
+        async def cut_the_first() -> None:
+            await eventually(lambda: service.sim.running == 1)
+            await between.cut()
+
+        async with client:
+            cutting = asyncio.create_task(cut_the_first())
+            answer = await client.chat.completions.create(
+                model="sim",
+                messages=[{"role": "user", "content": PROMPT}],
+                extra_headers={"Idempotency-Key": "sdk"},
+            )
+            await cutting
+        assert answer.choices[0].message.content == WHOLE
         assert service.sim.started == 1
 
 

@@ -232,9 +232,11 @@ async def test_a_store_that_is_down_at_the_start_costs_only_what_needs_it(redis:
         assert service.sim.started == 1
         kept = await service.events(GenerateRequest(model="sim", prompt=ANSWER, retention=gen.RetentionPolicy()))
         assert await attached(service, generation_id=kept[0].started.generation_id) == kept
+        assert "the store that replicas share is not there" in service.server.monitor.problems()
         redis.start()
         await asyncio.sleep(0.6)
         assert text_of(await service.events(keyed())) == WHOLE
+        assert not service.server.monitor.problems()
 
 
 async def test_a_store_that_dies_in_the_middle_stops_no_reader_of_the_owner(redis: RedisServer) -> None:
