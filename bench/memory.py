@@ -11,12 +11,17 @@ from typing import Final
 
 from bench.processes import Path
 
-__all__ = ["Rss", "Trend", "rss_now", "trend"]
+__all__ = ["Rss", "Trend", "rss_now", "steady", "trend"]
 
 # Neighbouring samples are no evidence of their own: memory moves in steps. So the line goes through means.
 MEANS: Final = 20
 # Student's t for 95 % and as many means less two.
 T_95: Final = 2.10
+# Slopes whose median is taken, what turns the median distance from it into a standard deviation (of a normal
+# distribution), and what a median's standard error is to a mean's.
+SLOPES: Final = 12
+DEVIATION: Final = 1.4826
+MEDIAN: Final = 1.2533
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +81,22 @@ def trend(samples: Sequence[tuple[float, float]]) -> Trend:
     echo = sum(a * b for a, b in pairwise(residuals)) / square if square else 0.0
     echo = min(max(echo, 0.0), 0.9)
     return Trend(slope, error * math.sqrt((1 + echo) / (1 - echo)))
+
+
+def steady(samples: Sequence[tuple[float, float]]) -> Trend:
+    """Return the growth that goes on all the time: the median of the slopes within 12 equal stretches.
+
+    What an allocator takes at once, in a burst, is a step in one stretch and moves the
+    median little; a leak grows in all of them. The standard error comes from the median
+    distance of the slopes from theirs. ValueError for less than three samples a stretch.
+    """
+    size = len(samples) // SLOPES
+    if size < 3:
+        raise ValueError(f"needs at least {3 * SLOPES} samples, got {len(samples)}")
+    slopes = []
+    for start in range(0, SLOPES * size, size):
+        stretch = samples[start : start + size]
+        slopes.append(statistics.linear_regression([at_s / 60 for at_s, _ in stretch], [kib for _, kib in stretch])[0])
+    middle = statistics.median(slopes)
+    distance = statistics.median(abs(slope - middle) for slope in slopes)
+    return Trend(middle, MEDIAN * DEVIATION * distance / math.sqrt(SLOPES))

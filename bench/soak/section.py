@@ -9,7 +9,7 @@ from typing import Final
 import uvloop
 
 from bench.lines import Line, figure, holds
-from bench.memory import trend
+from bench.memory import Trend, steady, trend
 from bench.options import Options
 from bench.processes import running_path
 from bench.soak.mix import CAPACITY_PER_S, EXPECTED, LOAD, SETTINGS
@@ -23,6 +23,8 @@ QUICK_LENGTH_S: Final = 20.0
 LEAST_LENGTH_S: Final = 10.0
 # Between two processes and their callers a few connections come and go.
 FILES: Final = 16
+# A few seconds of each of the stretches that growth is looked for in.
+LEAST_SAMPLES: Final = 60
 
 
 def measure(options: Options) -> list[Line]:
@@ -50,6 +52,10 @@ def _length_s(*, is_quick: bool) -> float:
     return length_s
 
 
+def _a_call(line: Trend, per_s: float) -> str:
+    return f"{line.slope * 1024 / (per_s * 60):+.1f} bytes a call"
+
+
 def judge(soaked: Soaked) -> Iterable[Line]:
     """Return the figures, and which of them are as promised."""
     per_s = soaked.made / soaked.length_s
@@ -61,8 +67,13 @@ def judge(soaked: Soaked) -> Iterable[Line]:
         ("gateway", [(one.at_s, one.gateway_kib) for one in late]),
     ):
         line = trend(samples)
-        measured = f"{line} ({line.slope * 1024 / (per_s * 60):+.1f} bytes a call)"
-        yield holds(f"RSS of the {name}, slope of the second half", measured, "zero within noise", is_kept=line.is_flat)
+        yield figure(f"RSS of the {name}, slope of the second half", f"{line}, {_a_call(line, per_s)}")
+        if len(samples) >= LEAST_SAMPLES:
+            growth = steady(samples)
+            measured = f"{growth}, {_a_call(growth, per_s)}"
+            yield holds(
+                f"... of that, steady growth of the {name}", measured, "zero within noise", is_kept=growth.is_flat
+            )
     first, last = soaked.rss[0], soaked.rss[-1]
     yield figure(
         "RSS at the beginning and at the end",

@@ -11,7 +11,7 @@ import pytest
 from bench.calls import COMPLETED, QUEUE_FULL, QUEUE_TIMEOUT, Answer, Call
 from bench.gauges import Load
 from bench.lines import Line, document, quantiles
-from bench.memory import Rss, trend
+from bench.memory import Rss, steady, trend
 from bench.overload.judge import judge
 from bench.overload.plan import CAPACITY_PER_S, QUEUE_S, arrivals, phases
 from bench.overload.run import Answered, Recording
@@ -38,6 +38,16 @@ def test_memory_that_grows_is_not_flat_and_its_slope_is_told() -> None:
     line = trend(_noise(1800, 20.0))
     assert not line.is_flat
     assert line.slope == pytest.approx(20.0, abs=1.0)
+
+
+def test_a_step_is_no_steady_growth_and_a_leak_is() -> None:
+    flat, leaking = _noise(1800, 0.0), _noise(1800, 20.0)
+    stepped = [(at_s, kib + (500 if at_s > 800 else 0)) for at_s, kib in flat]
+    assert not trend(stepped).is_flat
+    assert steady(stepped).is_flat
+    assert not steady(leaking).is_flat
+    assert steady(leaking).slope == pytest.approx(20.0, abs=8.0)
+    assert steady([(at_s, kib + (500 if at_s > 800 else 0)) for at_s, kib in leaking]).slope > 10
 
 
 def test_noise_that_wanders_widens_the_error() -> None:
