@@ -113,7 +113,7 @@ class Gateway:
             limit_bytes=self.settings.body_limit_bytes,
             timeout_s=self.settings.body_timeout_s,
         )
-        return started_or_joined(self.generations, parse_body(body), options, request.headers, body)
+        return await started_or_joined(self.generations, parse_body(body), options, request, body)
 
     async def readiness(self) -> Response:
         """Return the answer to whoever asks whether requests should come here."""
@@ -171,7 +171,7 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         """Continue a text."""
         return await gateway.accept(partial(parse, Endpoint.COMPLETION), request)
 
-    add_responses(api, gateway.accept)
+    add_responses(api, gateway.accept, gateway.settings, lambda: gateway.generations)
 
     add_generations(api, gateway.settings, lambda: gateway.generations)
 

@@ -23,7 +23,14 @@ from gateway.openai.responses.request import ResponseRequest
 from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.timeouts import REQUEST_TIMEOUT, TIME_LIMIT
 
-__all__ = ["error_responses", "generation_operation", "install_openapi", "json_operation", "short_operation"]
+__all__ = [
+    "error_responses",
+    "generation_operation",
+    "install_openapi",
+    "json_operation",
+    "kept_operation",
+    "short_operation",
+]
 
 _REF: Final = "#/components/schemas/"
 _NAME: Final = re.compile(f'"{_REF}([^"]+)"')
@@ -81,6 +88,22 @@ _TIME_LIMIT: Final[Json] = {
     "description": "After so many milliseconds the answer ends with what there is: finish_reason length, "
     "native_finish_reason time_limit.",
 }
+_STREAMED: Final[list[Json]] = [
+    {
+        "name": "stream",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "boolean", "default": False},
+        "description": "Answer as server-sent events.",
+    },
+    {
+        "name": "starting_after",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 0},
+        "description": "Of a stream: the sequence_number of the event behind which it begins.",
+    },
+]
 _DONE: Final = "[DONE]"
 
 
@@ -93,6 +116,18 @@ def generation_operation(
     request: type[BaseModel], answer: type[BaseModel], chunk: type[BaseModel], last: str = _DONE
 ) -> Json:
     """Return what the framework cannot know of a generation endpoint: keywords for its route."""
+    return _posted(request, _answered(answer, chunk, last), _TIME_LIMIT)
+
+
+def kept_operation(answer: type[BaseModel], chunk: type[BaseModel], last: str, *statuses: int) -> Json:
+    """Return keywords for the route of a GET that answers as a generation endpoint did; `stream` decides how."""
+    return {
+        "responses": {200: _answered(answer, chunk, last), **error_responses(*statuses)},
+        "openapi_extra": {"parameters": [*_STREAMED, _TIMEOUT]},
+    }
+
+
+def _answered(answer: type[BaseModel], chunk: type[BaseModel], last: str) -> Json:
     # An event as OpenAPI describes one: an object of its fields, whose data is a document in a string.
     documents_of = [{"$ref": _REF + chunk.__name__}, {"$ref": _REF + "ErrorDocument"}]
     data = [{"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": documents_of}}]
@@ -108,11 +143,10 @@ def generation_operation(
             "required": ["data"],
         },
     }
-    success = {
+    return {
         "description": "The whole answer, or a stream of events.",
         "content": {**_json(answer.__name__), "text/event-stream": stream},
     }
-    return _posted(request, success, _TIME_LIMIT)
 
 
 def json_operation(request: type[BaseModel], answer: type[BaseModel]) -> Json:

@@ -6,16 +6,18 @@ back by itself with `Last-Event-ID`, and 204 tells it that there is no more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gateway.background import begin_in_background
 from gateway.generation import GenerationResponse, Generations
 from gateway.openai.errors import ApiError, from_upstream, invalid_request
 from gateway.openai.event_ids import LAST_EVENT_ID, generation_id_of, position_of
 from gateway.openai.requests import GenerationCall
+from gateway.openai.responses.call import ResponsesCall
 from gateway.openai.retention import IDEMPOTENCY_KEY, annotated_call, retained
 from gateway.openai.usage import timing_document, usage_document
 from gateway.upstream import CallOptions, Upstream
@@ -34,21 +36,25 @@ _STATES: Final = {
 _OVER: Final = frozenset({gen.GENERATION_STATE_COMPLETED, gen.GENERATION_STATE_CANCELLED})
 
 
-def started_or_joined(
-    generations: Generations, call: GenerationCall, options: CallOptions, headers: Mapping[str, str], body: bytes
+async def started_or_joined(
+    generations: Generations, call: GenerationCall, options: CallOptions, request: Request, body: bytes
 ) -> Response:
     """Return the response to a generation request: a new generation, the one with its key, or the rest of one.
 
     A repeated request with the `Last-Event-ID` of its stream gets what comes behind
     it. ApiError (400) for headers that are wrong, and for such an id where it cannot
-    be known which generation is meant.
+    be known which generation is meant. Waits for a response in the background until
+    it is accepted; ApiError if it is not.
     """
+    headers = request.headers
     call = retained(call, headers, body)
+    if isinstance(call, ResponsesCall) and call.background and not call.stream:
+        return await begin_in_background(generations, call, options, request.receive)
     last = headers.get(LAST_EVENT_ID.lower(), "").strip()
     if not last or not call.stream:
         return GenerationResponse(generations, call, options)
     after = position_of(last)
-    if after.generation_id is None and not (call.is_retained and IDEMPOTENCY_KEY.lower() in headers):
+    if after.generation_id is None:
         raise invalid_request(
             f"The stream cannot be continued: nothing of it was kept. Send an '{IDEMPOTENCY_KEY}' with a request whose "
             f"stream may have to be, or leave '{LAST_EVENT_ID}' away to begin anew.",

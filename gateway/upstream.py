@@ -107,20 +107,32 @@ class Upstream:
         except HeadraceError as error:
             raise _api_error(error, naming, has_key=options.has_key) from error
 
-    async def get_generation(self, generation_id: str, options: CallOptions) -> gen.GetGenerationResponse:
-        """Return where a generation is. ApiError for every failure of the call, 404 if there is none."""
+    async def get_generation(
+        self, generation_id: str | None, options: CallOptions, *, idempotency_key: str | None = None
+    ) -> gen.GetGenerationResponse:
+        """Return where a generation is, by id or key. ApiError for every failure of the call, 404 if there is none."""
         try:
             return await self._client.get_generation(
-                generation_id, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
+                generation_id,
+                idempotency_key=idempotency_key,
+                timeout_s=options.left_s(),
+                metadata=options.metadata,
+                context=options.context,
             )
         except HeadraceError as error:
             raise _api_error(error, has_key=options.has_key) from error
 
-    async def cancel_generation(self, generation_id: str, options: CallOptions) -> gen.CancelGenerationResponse:
-        """Stop a generation. ApiError for every failure of the call, 404 if there is none."""
+    async def cancel_generation(
+        self, generation_id: str | None, options: CallOptions, *, idempotency_key: str | None = None
+    ) -> gen.CancelGenerationResponse:
+        """Stop a generation, by id or key. ApiError for every failure of the call, 404 if there is none."""
         try:
             return await self._client.cancel_generation(
-                generation_id, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
+                generation_id,
+                idempotency_key=idempotency_key,
+                timeout_s=options.left_s(),
+                metadata=options.metadata,
+                context=options.context,
             )
         except HeadraceError as error:
             raise _api_error(error, has_key=options.has_key) from error

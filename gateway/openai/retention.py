@@ -1,13 +1,14 @@
 """What a request says of keys and retention, and what is kept so that its stream can be written again.
 
-`Idempotency-Key` makes a repetition safe; `Retain-For-Ms` and
-`Continue-On-Disconnect` ask for retention by themselves. The annotation that
+`Idempotency-Key` makes a repetition safe; `Retain-For-Ms`,
+`Continue-On-Disconnect` and `background` ask for retention by themselves. The annotation that
 goes with such a request holds what the shape of its answer depends on, and not
 what was asked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +20,15 @@ from gateway.openai.requests import Endpoint, GenerationCall, parse
 from gateway.openai.responses.call import ResponsesCall
 from gateway.openai.responses.call import parse as parse_response
 
-__all__ = ["CONTINUE_ON_DISCONNECT", "IDEMPOTENCY_KEY", "RETAIN_FOR", "annotated_call", "retained"]
+__all__ = [
+    "CONTINUE_ON_DISCONNECT",
+    "IDEMPOTENCY_KEY",
+    "RETAIN_FOR",
+    "annotated_call",
+    "annotated_response",
+    "are_of_one_request",
+    "retained",
+]
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 RETAIN_FOR: Final = "Retain-For-Ms"
@@ -54,7 +63,8 @@ def retained(call: GenerationCall, headers: Mapping[str, str], body: bytes) -> G
         most = 123 if several else 128
         problems.append(f"Invalid '{IDEMPOTENCY_KEY}' header: expected 1 to {most} visible ASCII characters.")
     retain_ms = _milliseconds(headers, problems)
-    continues = _flag(headers, problems)
+    in_background = isinstance(call, ResponsesCall) and call.background
+    continues = _flag(headers, problems) or in_background
     if problems:
         names = [name for name in (IDEMPOTENCY_KEY, RETAIN_FOR, CONTINUE_ON_DISCONNECT) if f"'{name}'" in problems[0]]
         raise invalid_request(" ".join(problems), param=names[0], code="invalid_value")
@@ -66,12 +76,20 @@ def retained(call: GenerationCall, headers: Mapping[str, str], body: bytes) -> G
                 request.idempotency_key = f"{key}#{number}"
         return call
     request = call.request if call.plan is None else call.plan.requests[0]
+    annotation = _annotation(call, body)
+    if in_background and not annotation:
+        raise invalid_request(
+            "Invalid request: what a response in the background repeats of it (instructions, tools, text and the like, "
+            f"not the input) may have {_MAX_ANNOTATION_BYTES} bytes. Shorten it, or leave 'background' away.",
+            param="background",
+            code="invalid_value",
+        )
     request.idempotency_key = key
     request.retention.SetInParent()
     if retain_ms is not None:
         request.retention.retain_for.FromMilliseconds(retain_ms)
     request.retention.continue_on_disconnect = continues
-    request.retention.annotation = _annotation(call, body)
+    request.retention.annotation = annotation
     return replace(call, is_retained=True)
 
 
@@ -92,10 +110,37 @@ def annotated_call(annotation: bytes) -> GenerationCall:
     return replace(call, stream=True, is_retained=True)
 
 
+def annotated_response(annotation: bytes) -> ResponsesCall | None:
+    """Return a call whose reader writes the response, streamed, that a retained generation is; None if it is none."""
+    try:
+        call = annotated_call(annotation)
+    except ApiError:
+        return None
+    return call if isinstance(call, ResponsesCall) else None
+
+
+def are_of_one_request(annotation: bytes, other: bytes) -> bool:
+    """Return whether two annotations of responses come from requests with the same content; False if unknown."""
+    digest = _digest_in(annotation)
+    return digest is not None and digest == _digest_in(other)
+
+
+def _digest_in(annotation: bytes) -> str | None:
+    try:
+        digest = json.loads(annotation).get("digest")
+    except (ValueError, AttributeError):
+        return None
+    return digest if isinstance(digest, str) else None
+
+
 def _annotation(call: GenerationCall, body: bytes) -> bytes:
+    """Return the annotation, empty if it would be too long. Of a request without key and policy."""
     asked: dict[str, Any] = json.loads(body)
+    beside = {}
     if isinstance(call, ResponsesCall):
         api, shape = "responses", {**asked, "input": _PLACEHOLDER}
+        content = call.request.SerializeToString(deterministic=True)
+        beside["digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
     else:
         api = "chat" if call.endpoint is Endpoint.CHAT else "completions"
         shape = {name: value for name, value in asked.items() if name in _SHAPE[api]}
@@ -104,7 +149,7 @@ def _annotation(call: GenerationCall, body: bytes) -> bytes:
         else:
             shape["prompt"] = asked["prompt"] if asked.get("echo") else _PLACEHOLDER
             shape["echo"] = bool(asked.get("echo"))
-    annotation = json.dumps({"api": api, "body": shape}, separators=(",", ":")).encode()
+    annotation = json.dumps({"api": api, "body": shape, **beside}, separators=(",", ":")).encode()
     return annotation if len(annotation) <= _MAX_ANNOTATION_BYTES else b""
 
 

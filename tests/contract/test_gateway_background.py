@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,8 +16,11 @@ from openai.types.responses import Response
 from gateway.openai.responses.documents import ResponseObject
 from service.generation.limits import Limits
 from service.retention.policy import RetentionLimits
+from service.sharing.sharing import Sharing
+from service.sharing.store import SharedStore
 from tests.support.fake_service import HANG, fake_service
 from tests.support.gateway_harness import CHAT, RawResponse, RunningGateway, read_events, running_gateway
+from tests.support.redis_server import redis_server
 from tests.support.service import RunningService, eventually, running_service, script, simulated_model
 
 RESPONSES = "/v1/responses"
@@ -448,6 +452,34 @@ async def test_another_gateway_goes_on_where_one_has_gone() -> None:
             cancelled = await post(gateway, b"", f"{RESPONSES}/{second['id']}/cancel")
             assert cancelled.json()["status"] == "cancelled"
         assert service.sim.started == 2
+
+
+async def test_replicas_that_share_a_store_know_each_other_s(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as redis:
+
+        @asynccontextmanager
+        async def replica() -> AsyncIterator[tuple[RunningService, RunningGateway]]:
+            sharing = Sharing(SharedStore(redis.url, timeout_s=0.3, lease_s=1.0), longest_s=60)
+            model, limits = simulated_model(running=1), Limits(queue_s=0.3)
+            async with (
+                running_service(model, limits=limits, sharing=sharing) as service,
+                running_gateway(f"127.0.0.1:{service.port}") as gateway,
+            ):
+                yield service, gateway
+
+        async with replica() as (_, here), replica() as (service, there):
+            first = (await post(here, asked())).json()
+            assert (await get(there, first["id"])).json()["status"] == "in_progress"
+            whole = await get(there, f"{first['id']}?stream=true&starting_after=3")
+            assert json.loads(read_events(whole.body)[-1])["type"] == "response.completed"
+            assert await until_ended(there, first["id"]) == await until_ended(here, first["id"])
+            endless = (await post(here, asked(ENDLESS))).json()
+            waiting = (await post(here, asked())).json()
+            failed = await until_ended(there, waiting["id"])
+            assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+            cancelled = await post(there, b"", f"{RESPONSES}/{endless['id']}/cancel")
+            assert cancelled.json()["status"] == "cancelled"
+            assert service.sim.started == 0
 
 
 async def test_a_client_that_leaves_before_it_has_the_id_leaves_nothing_behind() -> None:

@@ -13,6 +13,7 @@ import pytest
 from google.protobuf import duration_pb2
 
 from headrace.v1 import generation_pb2 as gen
+from service.generation.limits import Limits
 from service.retention.policy import RetentionLimits
 from tests.support.garbage import kept_by_cycles
 from tests.support.service import (
@@ -233,6 +234,27 @@ async def test_one_that_goes_on_does_so_without_a_reader_and_beyond_the_deadline
         assert failure.code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert service.sim.running == 1
         assert text_of(await attached(service, idempotency_key="k1")) == "a" * 60
+
+
+async def test_one_that_goes_on_and_fails_in_the_line_says_so_to_whoever_comes_back() -> None:
+    async with running_service(simulated_model(running=1), limits=Limits(queue_s=0.2)) as service:
+        blocker = service.generation.Generate(GenerateRequest(model="sim", prompt=ENDLESS), timeout=20)
+        await blocker.read()
+        left = service.generation.Generate(keyed(retention=policy(continues=True, annotation=b"a")), timeout=20)
+        async with asyncio.timeout(5):
+            while True:
+                with suppress(grpc.aio.AioRpcError):
+                    state = await get(service, idempotency_key="k1")
+                    if state.HasField("ahead_count"):
+                        break
+        left.cancel()
+        failure = await refused(attached(service, generation_id=state.generation_id))
+        assert failure.info.reason == "QUEUE_TIMEOUT"
+        told = await get(service, generation_id=state.generation_id)
+        assert (told.state, told.annotation) == (gen.GENERATION_STATE_FAILED, b"a")
+        again = await refused(attached(service, generation_id=state.generation_id))
+        assert again.info.reason == "QUEUE_TIMEOUT"
+        blocker.cancel()
 
 
 async def test_a_cancel_by_key_ends_all_readers_with_what_was_made(service: RunningService) -> None:

@@ -36,9 +36,14 @@ _OWN_NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesCall(GenerationCall):
-    """A call whose answer is a response object; `echo` is what that repeats of the request, members as JSON text."""
+    """A call whose answer is a response object; `echo` is what that repeats of the request, members as JSON text.
+
+    A stream that is read again begins behind the event with number `starting_after`.
+    """
 
     echo: str
+    background: bool
+    starting_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,4 +85,5 @@ def parse(body: bytes) -> ResponsesCall:
         ),
         service_tier=tier,
         echo=asked.echo(tier),
+        background=bool(asked.background),
     )

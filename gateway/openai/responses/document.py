@@ -6,13 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from gateway.openai.errors import ApiError
 from gateway.openai.usage import timing_document
 from headrace.v1 import usage_pb2
 
-__all__ = ["ResponseHead", "response_id", "usage_document"]
+__all__ = ["ResponseHead", "ResponseStatus", "failure_document", "response_id", "usage_document"]
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
-_NOTHING_STORED: Final = {"background": False, "previous_response_id": None, "store": False}
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+_NOTHING_STORED: Final = {"previous_response_id": None, "store": False}
 
 
 def response_id(generation_id: str) -> str:
@@ -65,6 +66,16 @@ class ResponseHead:
         if status != "completed" or timing is None:
             return None
         return self.created_s + round(timing.total_duration.ToTimedelta().total_seconds())
+
+
+def failure_document(error: ApiError) -> dict[str, Any]:
+    """Return the `error` member, whose API has few words for what went wrong."""
+    if error.http_status == 429:
+        code = "rate_limit_exceeded"
+    else:
+        # 499 is a call that was cancelled.
+        code = "invalid_prompt" if error.http_status < 499 else "server_error"
+    return {"code": code, "message": error.message}
 
 
 def usage_document(usage: usage_pb2.Usage | None) -> dict[str, Any] | None:

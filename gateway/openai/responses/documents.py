@@ -115,8 +115,8 @@ class ResponseObject(_Document):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"] = Field(
-        description="Cancelled: somebody stopped the generation by its id; it ends as a failure."
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"] = Field(
+        description="Cancelled: somebody stopped it by its id; its stream ends as a failure."
     )
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None
@@ -127,8 +127,8 @@ class ResponseObject(_Document):
     )
     usage: ResponseUsage | None = Field(description="Null while it runs, and if the engine does not count.")
     timing: Timing | None = None
-    background: Literal[False]
-    store: Literal[False] = Field(description="Nothing is stored here.")
+    background: bool = Field(description="It runs without the connection that asked for it.")
+    store: Literal[False] = Field(description="Nothing is stored here; what is kept goes away after minutes.")
     previous_response_id: None
     # Of the request.
     instructions: str | None

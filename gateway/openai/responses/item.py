@@ -54,7 +54,7 @@ class OutputItem:
             return (
                 f'{top},"arguments":{arguments},"call_id":{json.dumps(self.call_id)},"name":{json.dumps(self.name)}}}'
             )
-        begun = self.status != "in_progress"
+        begun = self.status != "in_progress" or bool(self.pieces)
         content = f"[{self.part()}]" if begun else "[]"
         if self.kind == "reasoning":
             return f'{top},"summary":[],"content":{content}}}'

@@ -14,8 +14,7 @@ __all__ = ["REFUSED", "Refused"]
 _STATELESS: Final = "Nothing is stored here: send the whole conversation in 'input'."
 
 REFUSED: Final[Mapping[str, str]] = {
-    "background": "A response is made while its request waits for it.",
-    "background_options": "A response is made while its request waits for it.",
+    "background_options": "A response in the background begins as soon as there is room for it.",
     "context_management": "Shorten the input instead.",
     "conversation": _STATELESS,
     "moderation": "Nothing is moderated here.",
@@ -32,7 +31,11 @@ REFUSED: Final[Mapping[str, str]] = {
     "response_format": "In this API it is 'text.format'.",
 }
 # Values that ask for what happens anyway.
-_HARMLESS: Final[Mapping[str, object]] = {"function_call": "auto", "n": 1}
+_HARMLESS: Final[Mapping[str, object]] = {
+    "background_options": {"completion_window": "soonest"},
+    "function_call": "auto",
+    "n": 1,
+}
 
 
 def _refuse(value: Any, info: ValidationInfo) -> None:

@@ -66,6 +66,10 @@ class ResponseRequest(TemplateFields, GenerationFields):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = Field(default=None, description="False ends the turn with the first call.")
     truncation: Literal["disabled"] | None = None
+    background: bool | None = Field(
+        default=None,
+        description="Run without the connection: the answer comes at once, and the response is asked for by its id.",
+    )
     safety_identifier: Annotated[str, Field(max_length=MAX_SAFETY_IDENTIFIER_CHARS)] | None = Field(
         default=None, description="The end user, for traces and logs; counts before user."
     )
@@ -81,7 +85,6 @@ class ResponseRequest(TemplateFields, GenerationFields):
     prompt_cache_options: Hint
     prompt_cache_retention: Hint
 
-    background: Refused
     background_options: Refused
     context_management: Refused
     conversation: Refused
@@ -174,6 +177,7 @@ class ResponseRequest(TemplateFields, GenerationFields):
         reasoning = self.reasoning or ReasoningOptions.model_construct()
         choice = self.tool_choice
         plain = {
+            "background": bool(self.background),
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": self.max_tool_calls,

@@ -18,6 +18,7 @@ from gateway import sse
 from gateway.openai.chunks import MAX_LOGPROBS_CHARS, MAX_TEXT_CHARS
 from gateway.openai.errors import CANCELLED_BY_CALL, ApiError
 from gateway.openai.responses.call import ResponsesCall
+from gateway.openai.responses.document import failure_document
 from gateway.openai.responses.item import Kind, OutputItem, documents
 from gateway.openai.responses.output import OutputReader
 from headrace.v1 import generation_pb2 as gen
@@ -58,10 +59,11 @@ class ResponseStream(OutputReader):
         if self.has_started:
             if self._open is not None:
                 self._open.status = "incomplete"
-            told = {"code": _failure_code(error), "message": error.message}
             # For a cancel the API has a status and no event.
             document = self.head.document(
-                "cancelled" if error.reason == CANCELLED_BY_CALL else "failed", documents(self.items), error=told
+                "cancelled" if error.reason == CANCELLED_BY_CALL else "failed",
+                documents(self.items),
+                error=failure_document(error),
             )
             frames.append(self._event("response.failed", f'"response":{document}'))
         # Without an id: they stand for no event of the generation.
@@ -176,11 +178,3 @@ def _groups(logprobs: Sequence[str]) -> list[list[str]]:
         groups[-1].append(text)
         size += len(text)
     return groups
-
-
-def _failure_code(error: ApiError) -> str:
-    """Return the word for a failure in a response object, which has few of them."""
-    if error.http_status == 429:
-        return "rate_limit_exceeded"
-    # 499 is a call that was cancelled.
-    return "invalid_prompt" if error.http_status < 499 else "server_error"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.openai.errors import ApiError
+from gateway.openai.responses.document import ResponseStatus, failure_document
 from gateway.openai.responses.item import OutputItem, documents
 from gateway.openai.responses.output import OutputReader
 
@@ -12,6 +14,18 @@ __all__ = ["WholeResponse"]
 
 class WholeResponse(OutputReader):
     """Collects a generation into one document; `feed` returns nothing until then."""
+
+    def unfinished(self, status: ResponseStatus, error: ApiError | None = None) -> bytes:
+        """Return the response as far as it came, with the `status` that it has or ended with."""
+        if self._open is not None and status != "in_progress":
+            self._open.status = "incomplete"
+        return self.head.document(
+            status,
+            documents(self.items),
+            error=None if error is None else failure_document(error),
+            usage=self.usage,
+            timing=self.timing,
+        ).encode("ascii")
 
     def _on_completed(self) -> bytes:
         because = self.incomplete_because
