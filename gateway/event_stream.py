@@ -37,8 +37,8 @@ class EventStream:
 
     `start` sends the status line and headers, `send` bodies (it may lie below
     middleware, which a token then need not pass). Nothing is sent before
-    `open`, the first `write`, or the end of `status_hold_s`, whichever comes
-    first. `on_stall` is called once if the client takes nothing for
+    `open`, the first `write`, or the end of `status_hold_s` unless it `waits`,
+    whichever comes first. `on_stall` is called once if the client takes nothing for
     `send_timeout_s`. Leaving the block ends timer and heartbeat; it does not
     end the response: that is `close` or `fail`.
     """
@@ -46,6 +46,7 @@ class EventStream:
     def __init__(self, start: Send, send: Send, times: StreamTimes, on_stall: Callable[[], None]) -> None:
         self.is_open = False
         self.has_ended = False  # the whole response was handed over
+        self.waits = False  # the status goes out with the first event, however late that is
         self.headers: dict[str, str] = {}  # beside those of every stream; until it is open
         self._start = start
         self._send = send
@@ -97,6 +98,12 @@ class EventStream:
         await self.open()
         await self._end(frame)
 
+    async def close_empty(self) -> None:
+        """End with 204 what has not begun: there is nothing to read, and will not be."""
+        self.is_open = self._is_ending = True
+        await self._begin(204, ())
+        await self._end(b"")
+
     async def fail(self, error: ApiError, frame: bytes) -> None:
         """End with `error`: as a response of its own if none has begun, else with `frame`, the last event."""
         document = error.document()
@@ -145,6 +152,9 @@ class EventStream:
                 self._on_stall()
                 return
             self._arm(self._times.send_timeout_s - silent_s)
+            return
+        if self.waits and not self.is_open:
+            self._arm(self._times.heartbeat_s)
             return
         patience_s = self._times.heartbeat_s if self.is_open else self._times.status_hold_s
         if silent_s >= patience_s:

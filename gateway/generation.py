@@ -21,7 +21,7 @@ from gateway.event_stream import EventStream, StreamTimes
 from gateway.exchange import Exchange, exchange_of
 from gateway.lifetime import EndCause, Lifetime
 from gateway.openai.answers import ContractError
-from gateway.openai.errors import ApiError, by_reason, internal
+from gateway.openai.errors import ApiError, by_reason, by_status, internal
 from gateway.openai.event_ids import Position
 from gateway.openai.readers import reader_of
 from gateway.openai.requests import GenerationCall
@@ -77,7 +77,9 @@ class GenerationResponse(Response):
     """The response to one generation request; runs the generation while it is sent.
 
     `attach_to` is the id of a retained generation to show in place of a new one;
-    of a stream, what comes behind `after` is sent.
+    of a stream, what comes behind `after` is sent. Of one that `is_over` the status
+    waits for what there is to send, so that a failure has its own. `tells_end`: where
+    nothing comes behind `after`, and nothing failed, the answer is 204.
     """
 
     def __init__(
@@ -88,11 +90,15 @@ class GenerationResponse(Response):
         *,
         attach_to: str | None = None,
         after: Position | None = None,
+        is_over: bool = False,
+        tells_end: bool = False,
     ) -> None:
         # The base class would build headers and a body, which come later here.
         self.background = None
         self._attach_to = attach_to
         self._after = after
+        self._is_over = is_over
+        self._tells_end = tells_end and after is not None
         self._generations = generations
         self._call = call
         self._options = options
@@ -125,15 +131,22 @@ class GenerationResponse(Response):
             lifetime.end(EndCause.STALLED)
 
         out = EventStream(send, exchange.send, self._generations.times, stall)
+        out.waits = self._is_over
         async with lifetime, out:
             try:
                 last = await self._pump(exchange, generation, out)
             except Exception as problem:  # the client gets one end, whatever it was
                 lifetime.finish()
-                await _fail(out, exchange, problem)
+                if self._tells_end and self._is_over and not out.is_open and _is_cancel(problem):
+                    await out.close_empty()
+                else:
+                    await _fail(out, exchange, problem)
             else:
                 lifetime.finish()
-                await out.close(last)
+                if self._tells_end and not out.is_open and not last:
+                    await out.close_empty()
+                else:
+                    await out.close(last)
         if lifetime.cause is None:
             return
         exchange.outcome = lifetime.cause.value
@@ -168,7 +181,7 @@ class GenerationResponse(Response):
                     await out.write(frame)
                     if exchange.first_output_s is None and reader.has_output:
                         exchange.first_output_s = exchange.elapsed_s()
-                elif reader.has_started:
+                elif reader.has_started and not self._is_over:
                     await out.open()
         reader.check_complete()
         return last
@@ -215,6 +228,11 @@ async def _fail(out: EventStream, exchange: Exchange, problem: Exception) -> Non
     # Not where it was caught: a frame that an error has passed must not hold it by a name of its own.
     error = _told(exchange, problem)
     await out.fail(error, _last_event(exchange, error))
+
+
+def _is_cancel(problem: Exception) -> bool:
+    """Return whether `problem` is how a generation ends that was stopped."""
+    return isinstance(problem, ApiError) and problem.http_status == by_status["CANCELLED"].http_status
 
 
 def _last_event(exchange: Exchange, error: ApiError) -> bytes:

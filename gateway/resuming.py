@@ -6,7 +6,6 @@ back by itself with `Last-Event-ID`, and 204 tells it that there is no more.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from gateway.background import begin_in_background
 from gateway.generation import GenerationResponse, Generations
 from gateway.openai.errors import ApiError, from_upstream, invalid_request
-from gateway.openai.event_ids import LAST_EVENT_ID, generation_id_of, position_of
+from gateway.openai.event_ids import LAST_EVENT_ID, Position, generation_id_of, position_of
 from gateway.openai.requests import GenerationCall
 from gateway.openai.responses.call import ResponsesCall
-from gateway.openai.retention import IDEMPOTENCY_KEY, annotated_call, retained
+from gateway.openai.retention import IDEMPOTENCY_KEY, annotated_call, joined_call, of_another_request, retained
 from gateway.openai.usage import timing_document, usage_document
 from gateway.upstream import CallOptions, Upstream
 from headrace.v1 import error_reason_pb2
@@ -33,7 +32,9 @@ _STATES: Final = {
     gen.GENERATION_STATE_FAILED: "failed",
     gen.GENERATION_STATE_CANCELLED: "cancelled",
 }
-_OVER: Final = frozenset({gen.GENERATION_STATE_COMPLETED, gen.GENERATION_STATE_CANCELLED})
+_OVER: Final = frozenset({gen.GENERATION_STATE_COMPLETED, gen.GENERATION_STATE_FAILED, gen.GENERATION_STATE_CANCELLED})
+_ENDED_WELL: Final = _OVER - {gen.GENERATION_STATE_FAILED}
+_NOT_FOUND: Final = "GENERATION_NOT_FOUND"
 
 
 async def started_or_joined(
@@ -42,9 +43,10 @@ async def started_or_joined(
     """Return the response to a generation request: a new generation, the one with its key, or the rest of one.
 
     A repeated request with the `Last-Event-ID` of its stream gets what comes behind
-    it. ApiError (400) for headers that are wrong, and for such an id where it cannot
-    be known which generation is meant. Waits for a response in the background until
-    it is accepted; ApiError if it is not.
+    it, in the shape that the stream was begun with. ApiError (400) for headers that are
+    wrong, and for such an id that is not, or cannot be known to be, one of this request's
+    stream. Waits for a response in the background until it is accepted; ApiError if it
+    is not.
     """
     headers = request.headers
     call = retained(call, headers, body)
@@ -61,8 +63,12 @@ async def started_or_joined(
             param=LAST_EVENT_ID,
             code="stream_not_kept",
         )
-    shown = replace(call, is_retained=True)
-    return GenerationResponse(generations, shown, options, attach_to=after.generation_id, after=after)
+    state = await _repeated(generations.upstream, after.generation_id, headers.get(IDEMPOTENCY_KEY.lower()), options)
+    shown = joined_call(state.annotation, call)
+    _check_has_been(after, state, shown)
+    return GenerationResponse(
+        generations, shown, options, attach_to=after.generation_id, after=after, is_over=state.state in _OVER
+    )
 
 
 async def read_events(
@@ -79,17 +85,20 @@ async def read_events(
     if not state.HasField("first_sequence"):
         raise _nothing_kept()
     call = annotated_call(state.annotation)
-    # What is echoed has numbers of its own.
-    if after is not None and after.sequence > state.last_sequence and call.plan is None:
-        raise invalid_request(
-            f"The '{LAST_EVENT_ID}' header names an event that has not been: the newest is {state.last_sequence}.",
-            param=LAST_EVENT_ID,
-            code="invalid_value",
-        )
-    is_whole = after is not None and after.part is None and after.sequence == state.last_sequence
-    if is_whole and state.state in _OVER:
-        return Response(status_code=204)
-    return GenerationResponse(generations, call, options, attach_to=generation_id, after=after)
+    if after is not None:
+        _check_has_been(after, state, call)
+        is_whole = call.plan is None and after.part is None and after.sequence == state.last_sequence
+        if is_whole and state.state in _ENDED_WELL:
+            return Response(status_code=204)
+    return GenerationResponse(
+        generations,
+        call,
+        options,
+        attach_to=generation_id,
+        after=after,
+        is_over=state.state in _OVER,
+        tells_end=True,
+    )
 
 
 async def generation_document(upstream: Upstream, named: str, options: CallOptions) -> Response:
@@ -123,6 +132,37 @@ async def cancel_generation(upstream: Upstream, named: str, options: CallOptions
     return JSONResponse({"id": generation_id, "object": "generation", "status": _STATES.get(answer.state, "unknown")})
 
 
+async def _repeated(
+    upstream: Upstream, generation_id: str, key: str | None, options: CallOptions
+) -> gen.GetGenerationResponse:
+    """Return where a generation is; ApiError (400) if `key` stands for another one."""
+    if key:
+        try:
+            state = await upstream.get_generation(None, options, idempotency_key=key)
+        except ApiError as error:
+            if error.reason != _NOT_FOUND:
+                raise
+        else:
+            if state.generation_id != generation_id:
+                raise of_another_request()
+            return state
+    return await upstream.get_generation(generation_id, options)
+
+
+def _check_has_been(after: Position, state: gen.GetGenerationResponse, call: GenerationCall) -> None:
+    # Of one of which nothing is kept the service says what became of it.
+    if not state.HasField("first_sequence"):
+        return
+    # An echo comes before the first token, once for each choice.
+    newest = state.last_sequence + (call.choices if call.plan is not None and call.plan.echo else 0)
+    if after.sequence > newest:
+        raise invalid_request(
+            f"The '{LAST_EVENT_ID}' header names an event that has not been: the newest is {newest}.",
+            param=LAST_EVENT_ID,
+            code="invalid_value",
+        )
+
+
 def _id_of(named: str) -> str:
     generation_id = generation_id_of(named)
     if generation_id is None:
@@ -131,8 +171,8 @@ def _id_of(named: str) -> str:
 
 
 def _not_found() -> ApiError:
-    return from_upstream("NOT_FOUND", "GENERATION_NOT_FOUND", "No generation has this id.")
+    return from_upstream("NOT_FOUND", _NOT_FOUND, "No generation has this id.")
 
 
 def _nothing_kept() -> ApiError:
-    return from_upstream("NOT_FOUND", "GENERATION_NOT_FOUND", "Nothing of this generation is kept.")
+    return from_upstream("NOT_FOUND", _NOT_FOUND, "Nothing of this generation is kept.")

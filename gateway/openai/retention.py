@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.openai.errors import ApiError, invalid_request
+from gateway.openai.event_ids import LAST_EVENT_ID
 from gateway.openai.requests import Endpoint, GenerationCall, parse
 from gateway.openai.responses.call import ResponsesCall
 from gateway.openai.responses.call import parse as parse_response
@@ -27,6 +28,8 @@ __all__ = [
     "annotated_call",
     "annotated_response",
     "are_of_one_request",
+    "joined_call",
+    "of_another_request",
     "retained",
 ]
 
@@ -40,8 +43,8 @@ _MAX_ANNOTATION_BYTES: Final = 65_536
 _PLACEHOLDER: Final = "-"
 # What the answer's shape depends on, by endpoint; of the Responses API everything, which its documents repeat.
 _SHAPE: Final[Mapping[str, frozenset[str]]] = {
-    "chat": frozenset({"model", "n", "logprobs", "top_logprobs", "stream_options", "service_tier"}),
-    "completions": frozenset({"model", "n", "best_of", "logprobs", "stream_options", "service_tier"}),
+    "chat": frozenset({"model", "n", "logprobs", "top_logprobs", "stream", "stream_options", "service_tier"}),
+    "completions": frozenset({"model", "n", "best_of", "logprobs", "stream", "stream_options", "service_tier"}),
 }
 _PARSERS: Final[Mapping[str, Callable[[bytes], GenerationCall]]] = {
     "chat": lambda body: parse(Endpoint.CHAT, body),
@@ -71,9 +74,9 @@ def retained(call: GenerationCall, headers: Mapping[str, str], body: bytes) -> G
     if not key and retain_ms is None and not continues:
         return call
     if call.plan is not None and several:
+        _refuse_retention(is_asked=retain_ms is not None, continues=continues)
         for number, request in enumerate(call.plan.requests):
-            if key:
-                request.idempotency_key = f"{key}#{number}"
+            request.idempotency_key = f"{key}#{number}"
         return call
     request = call.request if call.plan is None else call.plan.requests[0]
     annotation = _annotation(call, body)
@@ -108,6 +111,35 @@ def annotated_call(annotation: bytes) -> GenerationCall:
             code="generation_not_streamable",
         ) from None
     return replace(call, stream=True, is_retained=True)
+
+
+def joined_call(annotation: bytes, call: GenerationCall) -> GenerationCall:
+    """Return the call that writes the stream again which `call` repeats: in the shape that it was begun with.
+
+    ApiError (400) if that was another API's, or of another number of choices. Without
+    an annotation nothing is known of it, and the repetition says the shape.
+    """
+    begun = annotated_call(annotation) if annotation else replace(call, is_retained=True)
+    is_same_api = (
+        isinstance(begun, ResponsesCall) is isinstance(call, ResponsesCall) and begun.endpoint is call.endpoint
+    )
+    several = call.plan is not None and len(call.plan.requests) > 1
+    if several or not is_same_api or begun.choices != call.choices:
+        raise of_another_request()
+    if annotation and not json.loads(annotation)["body"].get("stream"):
+        # It was begun as a whole answer, so that its streams are as their readers ask.
+        return replace(begun, include_usage=call.include_usage)
+    return begun
+
+
+def of_another_request() -> ApiError:
+    """Return the refusal of a `Last-Event-ID` that does not belong to the request it came with."""
+    return invalid_request(
+        f"The '{LAST_EVENT_ID}' header is that of another request's stream. Repeat the request that began the stream, "
+        f"or leave '{LAST_EVENT_ID}' away to begin anew.",
+        param=LAST_EVENT_ID,
+        code="invalid_value",
+    )
 
 
 def annotated_response(annotation: bytes) -> ResponsesCall | None:
@@ -151,6 +183,17 @@ def _annotation(call: GenerationCall, body: bytes) -> bytes:
             shape["echo"] = bool(asked.get("echo"))
     annotation = json.dumps({"api": api, "body": shape, **beside}, separators=(",", ":")).encode()
     return annotation if len(annotation) <= _MAX_ANNOTATION_BYTES else b""
+
+
+def _refuse_retention(*, is_asked: bool, continues: bool) -> None:
+    named = [name for name, given in ((RETAIN_FOR, is_asked), (CONTINUE_ON_DISCONNECT, continues)) if given]
+    if named:
+        raise invalid_request(
+            f"Unsupported header: {' and '.join(map(repr, named))} cannot be used with several prompts in one request, "
+            f"whose stream cannot be continued. Send a request for each prompt, or an '{IDEMPOTENCY_KEY}' alone.",
+            param=named[0],
+            code="unsupported_value",
+        )
 
 
 def _milliseconds(headers: Mapping[str, str], problems: list[str]) -> int | None:

@@ -7,6 +7,7 @@ needs them is told so. Everything happens on one event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -21,10 +22,13 @@ _CUT: Final = 1024
 
 
 class EventLog:
-    """Events from number `first` to `last`; `last` is 0 and `first` 1 before there is one."""
+    """Events from number `first` to `last`; `last` is 0 and `first` 1 before there is one.
+
+    `source` appends what waits outside for somebody who wants it.
+    """
 
     __slots__ = ("_dropped", "_events", "_failure", "_gone", "_max_bytes", "_max_events", "_readers", "has_ended",
-                 "size")  # fmt: skip
+                 "size", "source")  # fmt: skip
 
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self._max_events = max_events
@@ -34,6 +38,7 @@ class EventLog:
         self._dropped = 0  # places at its front that are empty
         self._readers: list[asyncio.Future[None]] = []
         self._failure: ServiceError | None = None
+        self.source: Callable[[], None] | None = None
         self.has_ended = False
         self.size = 0  # bytes, with what Python adds
 
@@ -57,6 +62,16 @@ class EventLog:
         assert self._failure is not None
         return replace(self._failure)
 
+    @property
+    def is_awaited(self) -> bool:
+        """True while a reader waits for the next event."""
+        return bool(self._readers)
+
+    def pull(self) -> None:
+        """Append what waits outside."""
+        if self.source is not None:
+            self.source()
+
     def append(self, event: bytes) -> None:
         """Keep `event` as the newest one."""
         self._events.append(event)
@@ -64,7 +79,7 @@ class EventLog:
         if self.size > self._max_bytes or len(self._events) - self._dropped > self._max_events:
             self._drop()
         if self._readers:
-            self._wake()
+            self.wake()
 
     def end(self, failure: ServiceError | None = None) -> None:
         """Say that nothing follows, and what readers get behind the last event. The first call counts."""
@@ -73,7 +88,7 @@ class EventLog:
         self.has_ended = True
         if failure is not None:
             self._failure = replace(failure)  # without the frames that it has passed
-        self._wake()
+        self.wake()
 
     def kept_after(self, number: int, most: int) -> list[bytes]:
         """Return at most `most` kept events behind `number`, which is not before the oldest; perhaps none."""
@@ -90,22 +105,33 @@ class EventLog:
 
         Waits while there are none. REPLAY_EXPIRED if the next one is gone.
         """
-        while True:
-            if number < self.first - 1:
+        while True:  # once a token: no properties
+            place = number - self._gone
+            if self.source is not None and place == len(self._events):
+                self.source()
+                place = number - self._gone
+            if place < self._dropped:
                 raise ServiceError(
                     Reason.REPLAY_EXPIRED,
                     f"The events up to {self.first - 1} are no longer kept.",
                     metadata={"firstSequence": str(self.first)},
                 )
-            if number < self.last:
-                return self._events[number - self._gone :]
+            if place < len(self._events):
+                return self._events[place:]
             if self.has_ended:
                 return []
             news = asyncio.get_running_loop().create_future()
             self._readers.append(news)
-            await news
+            try:
+                await news
+            except asyncio.CancelledError:
+                # Who has left is not to be waited for by what comes next.
+                if news in self._readers:
+                    self._readers.remove(news)
+                raise
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let readers look again."""
         readers, self._readers = self._readers, []
         for news in readers:
             if not news.done():

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from service.core.errors import Reason, ServiceError
 from service.generation.watch import Cause
 
-__all__ = ["Drain", "Interruptible"]
+__all__ = ["RETRY_AFTER_S", "Drain", "Interruptible"]
 
 # A client that retries at once reaches another replica through its balancer.
 RETRY_AFTER_S: Final = 1.0

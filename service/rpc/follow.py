@@ -39,30 +39,37 @@ async def follow(
     """
     reader = ReaderWatch(deadline, reader_s)
     number = after
+    goes_on = not has_started_it or recording.policy.continues
     write, monotonic = context.write, time.monotonic
     with recording.read() as log, reader:
         try:
-            async with asyncio.timeout(deadline.remaining_s()):
-                while events := await _next(recording, number, has_begun=number > after):
+            async with asyncio.timeout(deadline.remaining_s()) as limit:
+                while events := await log.after(number):
                     if number == after:
                         reader.begin_headers()
+                        limit.reschedule(None)  # a status cannot be sent while these are on their way
                         own = recording.headers if has_started_it else _REPLAYED if joins else ()
                         await context.send_initial_metadata(
                             (("x-request-id", call.request_id), ("x-generation-id", recording.id), *own)
                         )
+                        limit.reschedule(asyncio.get_running_loop().time() + deadline.remaining_s())
                     for event in events:
                         number += 1
                         reader.begin(monotonic())
                         call.last_sequence = number
                         await write(event)
                         reader.end()
+        except ServiceError:  # of the log: the next event is gone
+            if number == after:
+                raise
+            raise _too_slow("The reader fell behind the events that are kept.") from None
         except TimeoutError:
-            raise _too_late(number) from None
+            raise _too_late(number, goes_on=goes_on) from None
         except asyncio.CancelledError:
             if not reader.took():
                 raise
             if deadline.remaining_s() <= 0:
-                raise _too_late(number) from None
+                raise _too_late(number, goes_on=goes_on) from None
             raise _too_slow(f"Nothing was read for {reader_s:g} s.") from None
     if log.has_failed:
         raise log.failure()  # not held by a name: the frames that it passes must not hold it
@@ -70,18 +77,10 @@ async def follow(
         call.outcome = "cancelled"
 
 
-async def _next(recording: Recording, number: int, *, has_begun: bool) -> list[bytes]:
-    try:
-        return await recording.log.after(number)
-    except ServiceError:
-        if not has_begun:
-            raise
-    raise _too_slow("The reader fell behind the events that are kept.")
-
-
-def _too_late(number: int) -> ServiceError:
+def _too_late(number: int, *, goes_on: bool) -> ServiceError:
     reason = Reason.DEADLINE_IN_DECODE if number else Reason.DEADLINE_IN_QUEUE
-    return ServiceError(reason, "The deadline of this call passed; the generation may go on, and can be joined again.")
+    what = "The deadline of this call passed; the generation may go on, and can be joined again."
+    return ServiceError(reason, what if goes_on else "The deadline passed, and with it that of the generation.")
 
 
 def _too_slow(what: str) -> ServiceError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.v1 import error_reason_pb2, generation_pb2, generation_pb2_grpc
 from service.catalog.registry import Registry
@@ -17,7 +18,7 @@ from service.core.sequence import EventSequence
 from service.core.validate import violations
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration, not_found
 from service.generation.watch import Cause
-from service.retention.policy import Policy, policy_violations
+from service.retention.policy import MAX_KEY_CHARS, Policy, policy_violations
 from service.rpc.call import CallRecord, current_call, remaining_s
 from service.rpc.convert import policy_from_proto, request_from_proto
 from service.rpc.convert_events import event_to_proto, started_of
@@ -28,11 +29,15 @@ from service.rpc.recordings import Recording, Recordings
 from service.rpc.report import state_to_proto
 from service.rpc.serving import ServedGeneration, Serving
 
+if TYPE_CHECKING:  # needs the package of the store, which is optional
+    from service.sharing.sharing import Sharing
+
 __all__ = ["DeadlinePolicy", "GenerationServicer"]
 
-# A replica shows its events a moment after its own readers have them.
-_LOOKS: Final = 8
-_LOOK_S: Final = 0.03
+# Longer ones are nobody's, and go to no other replica.
+_MAX_ID_CHARS: Final = 128
+# A message between replicas may be lost.
+_QUESTIONS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +113,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             recording = await self._recordings.find_elsewhere(tenant, generation_id)
         if recording is None or not call.identity.may_use(recording.model):
             raise not_found()
-        if after > (newest := await self._newest(recording, after)):
-            raise invalid([Violation("after_sequence", f"must be at most {newest}, the newest event, got {after}")])
+        await self._check_after(recording, after)
         await follow(recording, after, call, context, deadline=deadline, reader_s=self._serving.limits.reader_s)
 
     async def GetGeneration(
@@ -119,26 +123,17 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.GetGenerationResponse:
         """Return where a generation is."""
         generation_id, recording = await self._meant(request)
-        tenant = current_call().tenant
-        found = self._known(tenant, generation_id, recording)
-        if found is not None:
-            return self._state(generation_id, found, recording)
+        identity = current_call().identity
+        told = self._told(identity.tenant, generation_id, recording)
         sharing = self._recordings.sharing
-        if sharing is None:
+        if told is None and sharing is not None:
+            answer = await sharing.ask("get", identity.tenant, generation_id)
+            told = None if answer is None else generation_pb2.GetGenerationResponse.FromString(answer)
+            if told is None and (facts := await sharing.find(identity.tenant, generation_id)) is not None:
+                told = await self._told_by_store(generation_id, facts, sharing)
+        if told is None or not identity.may_use(told.model):
             raise not_found()
-        told = await sharing.ask("get", tenant, generation_id)
-        if told is None and (facts := await sharing.find(tenant, generation_id)) is not None:
-            told = facts.get("state")
-            if told is None and not await sharing.is_alive(facts["owner"].decode()):
-                return generation_pb2.GetGenerationResponse(
-                    generation_id=generation_id,
-                    state=generation_pb2.GENERATION_STATE_FAILED,
-                    failure_reason=error_reason_pb2.ERROR_REASON_GENERATION_LOST,
-                    annotation=facts.get("annotation", b""),
-                )
-        if told is None:
-            raise not_found()
-        return generation_pb2.GetGenerationResponse.FromString(told)
+        return told
 
     async def CancelGeneration(
         self,
@@ -147,32 +142,48 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.CancelGenerationResponse:
         """Stop a generation; its own stream tells its end."""
         generation_id, recording = await self._meant(request)
-        tenant = current_call().tenant
-        found = self._known(tenant, generation_id, recording)
-        if found is not None:
-            return self._cancel(found)
+        identity = current_call().identity
+        state = self._told(identity.tenant, generation_id, recording)
+        if state is not None:
+            if not identity.may_use(state.model):
+                raise not_found()
+            return self._cancel(identity.tenant, generation_id, recording)
         sharing = self._recordings.sharing
-        told = None if sharing is None else await sharing.ask("cancel", tenant, generation_id)
-        if told is not None:
-            return generation_pb2.CancelGenerationResponse.FromString(told)
-        if sharing is not None and (facts := await sharing.find(tenant, generation_id)) is not None:
-            state = generation_pb2.GENERATION_STATE_FAILED
-            if "state" in facts:
-                state = generation_pb2.GetGenerationResponse.FromString(facts["state"]).state
-            return generation_pb2.CancelGenerationResponse(state=state)
-        raise not_found()
+        if sharing is None:
+            raise not_found()
+        for _ in range(_QUESTIONS):
+            answer = await sharing.ask("get", identity.tenant, generation_id)
+            if answer is None:
+                continue
+            if not identity.may_use(generation_pb2.GetGenerationResponse.FromString(answer).model):
+                raise not_found()
+            told = await sharing.ask("cancel", identity.tenant, generation_id)
+            if told is not None:
+                return generation_pb2.CancelGenerationResponse.FromString(told)
+        facts = await sharing.find(identity.tenant, generation_id)
+        if facts is None:
+            raise not_found()
+        state = await self._told_by_store(generation_id, facts, sharing)
+        if not identity.may_use(state.model):
+            raise not_found()
+        return generation_pb2.CancelGenerationResponse(state=state.state)
 
     def answer(self, kind: str, tenant: str, generation_id: str) -> bytes | None:
         """Return what another replica is answered that asks about a generation; None if it is not here."""
+        sharing = self._recordings.sharing
+        if kind.startswith("owns "):
+            if sharing is None or kind != f"owns {sharing.store.instance}":
+                return None
+            return b"1" if self._recordings.keeps_key(generation_id) else b"0"
         recording = self._recordings.find(tenant, generation_id)
-        found = self._known(tenant, generation_id, recording)
-        if found is None:
+        state = self._told(tenant, generation_id, recording)
+        if state is None:
             return None
         if kind == "cancel":
-            cancelled: bytes = self._cancel(found).SerializeToString()
+            cancelled: bytes = self._cancel(tenant, generation_id, recording).SerializeToString()
             return cancelled
-        state: bytes = self._state(generation_id, found, recording).SerializeToString()
-        return state
+        told: bytes = state.SerializeToString()
+        return told
 
     async def _meant(self, request: Any) -> tuple[str, Recording | None]:
         """Return the id that a request means, and the recording here, if there is one.
@@ -183,12 +194,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         if not key:
             if not request.generation_id:
                 raise invalid([Violation("generation_id", "must not be empty where there is no idempotency_key")])
+            if len(request.generation_id) > _MAX_ID_CHARS:
+                raise not_found()
             return request.generation_id, self._recordings.find(tenant, request.generation_id)
         found = self._recordings.find_by_key(tenant, key)
         if found is not None:
             return found.id, found
         sharing = self._recordings.sharing
-        generation_id = None if sharing is None else await sharing.find_key(tenant, key)
+        generation_id = None
+        if sharing is not None and len(key) <= MAX_KEY_CHARS:
+            generation_id = await sharing.find_key(tenant, key)
         if generation_id is None:
             raise not_found()
         return generation_id, self._recordings.find(tenant, generation_id)
@@ -200,6 +215,42 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         if recording is not None and recording.ended is not None:
             return recording.ended
         return self._serving.generations.find(generation_id, tenant, time.monotonic())
+
+    def _told(
+        self, tenant: str, generation_id: str, recording: Recording | None
+    ) -> generation_pb2.GetGenerationResponse | None:
+        """Return where a generation is that this process runs, has run or is about to run; None for others."""
+        found = self._known(tenant, generation_id, recording)
+        if found is not None:
+            return self._state(generation_id, found, recording)
+        if recording is None or recording.runs_elsewhere:
+            return None
+        return generation_pb2.GetGenerationResponse(
+            generation_id=generation_id,
+            state=generation_pb2.GENERATION_STATE_QUEUED,
+            model=recording.model,
+            annotation=recording.policy.annotation,
+        )
+
+    async def _told_by_store(
+        self, generation_id: str, facts: Mapping[str, bytes], sharing: Sharing
+    ) -> generation_pb2.GetGenerationResponse:
+        """Return what the store says of a generation that no replica knows. STORE_UNAVAILABLE if it may run."""
+        if "state" in facts:
+            return generation_pb2.GetGenerationResponse.FromString(facts["state"])
+        if await sharing.is_alive(facts["owner"].decode()):
+            raise ServiceError(
+                Reason.STORE_UNAVAILABLE,
+                "The server that runs this generation does not answer the others now.",
+                retry_after_s=1.0,
+            )
+        return generation_pb2.GetGenerationResponse(
+            generation_id=generation_id,
+            model=facts.get("model", b"").decode(),
+            state=generation_pb2.GENERATION_STATE_FAILED,
+            failure_reason=error_reason_pb2.ERROR_REASON_GENERATION_LOST,
+            annotation=facts.get("annotation", b""),
+        )
 
     def _state(
         self, generation_id: str, found: LiveGeneration | EndedGeneration, recording: Recording | None
@@ -219,24 +270,34 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         state: bytes = self._state(recording.id, recording.ended, recording).SerializeToString()
         return state
 
-    def _cancel(self, found: LiveGeneration | EndedGeneration) -> generation_pb2.CancelGenerationResponse:
-        state = found.state
-        if isinstance(found, LiveGeneration) and not found.has_ended:
+    def _cancel(
+        self, tenant: str, generation_id: str, recording: Recording | None
+    ) -> generation_pb2.CancelGenerationResponse:
+        """Stop what this process runs or is about to run."""
+        found = self._known(tenant, generation_id, recording)
+        state = GenerationState.CANCELLED if found is None else found.state
+        if found is None and recording is not None:
+            recording.interrupt(Cause.CANCEL)  # as soon as it runs
+        elif isinstance(found, LiveGeneration) and not found.has_ended:
             found.interrupt(Cause.CANCEL)
             state = GenerationState.CANCELLED
         return generation_pb2.CancelGenerationResponse(state=generation_pb2.GenerationState.Name(state.value))
 
-    async def _newest(self, recording: Recording, wanted: int) -> int:
-        """Return the number of the newest event; of one that runs elsewhere, when `wanted` could have come here."""
-        sharing = self._recordings.sharing
-        if not recording.runs_elsewhere or sharing is None:
-            return recording.log.last
-        for _ in range(_LOOKS):
-            newest = max(recording.log.last, await sharing.newest(recording.id))
-            if newest >= wanted:
-                break
-            await asyncio.sleep(_LOOK_S)
-        return newest
+    async def _check_after(self, recording: Recording, after: int) -> None:
+        """Raise INVALID_FIELD for the number of an event that has not been.
+
+        Of a generation that runs elsewhere, what its own readers have may not be shown
+        here yet: who has more waits for it.
+        """
+        newest, sharing = recording.log.last, self._recordings.sharing
+        if recording.runs_elsewhere and sharing is not None:
+            if after <= newest or not await sharing.has_ended(recording.id):
+                return
+            newest = max(newest, await sharing.newest(recording.id))
+        elif recording.live is None and not recording.log.has_ended:
+            return  # nobody knows yet where it runs
+        if after > newest:
+            raise invalid([Violation("after_sequence", f"must be at most {newest}, the newest event, got {after}")])
 
     def _accept(self, request: generation_pb2.GenerateRequest) -> tuple[GenerationRequest, Policy | None]:
         wanted, found = request_from_proto(request)

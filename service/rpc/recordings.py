@@ -21,15 +21,18 @@ from opentelemetry.trace import INVALID_SPAN
 from service.catalog.model import Model
 from service.core.deadline import Deadline
 from service.core.errors import Reason, ServiceError
-from service.core.events import Completed, Delta
+from service.core.events import Completed, Delta, Event
 from service.core.request import GenerationRequest
 from service.core.sequence import EventSequence
+from service.generation.limits import Limits
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
 from service.generation.watch import Cause
 from service.retention.log import EventLog
 from service.retention.policy import Policy, RetentionLimits
 from service.rpc.call import CallRecord
 from service.rpc.convert_events import event_to_proto, started_of
+from service.rpc.drain import RETRY_AFTER_S
+from service.rpc.inlet import Inlet
 from service.rpc.serving import ServedGeneration, Serving
 from service.sharing.names import Claim, End
 
@@ -43,6 +46,11 @@ logger = logging.getLogger("headrace.service")
 # Fills the log of a recording, without its end. Returns or raises how it failed.
 Work = Coroutine[None, None, ServiceError | None]
 
+# What a generation that has just begun needs to be shown.
+_LOOKS: Final = 10
+_LOOK_S: Final = 0.03
+# Python's objects around a log, about.
+_RECORDING_BYTES: Final = 1024
 # The server went away, and the answer cannot be completed: a repetition has to run.
 _SERVER_GONE: Final = frozenset({Reason.DRAINING, Reason.GENERATION_LOST})
 
@@ -71,14 +79,21 @@ class Recording:
         self.expires_at_s: float | None = None  # Unix time
         self.headers: tuple[tuple[str, str], ...] = ()
         self.has_output = False
+        self.was_in_line = False  # known at its end
         self.is_cancelled = False  # by its id
         self.is_abandoned = False
+        self.is_published = False  # to other replicas
         self.on_orphaned: Callable[[Recording], None] | None = None
         self._reattach_s = limits.reattach_s
         self._readers = 0
         self._orphan: asyncio.TimerHandle | None = None
-        self._stopped_by: Cause | None = None
+        self.stopped_by: Cause | None = None  # before it ran, or where it runs elsewhere
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that it takes once it has ended."""
+        return self.log.size + len(self.policy.annotation) + _RECORDING_BYTES
 
     @property
     def is_read(self) -> bool:
@@ -89,11 +104,13 @@ class Recording:
         """Do nothing: nobody holds the log up."""
 
     def interrupt(self, cause: Cause) -> None:
-        """End the generation for `cause`, if it has not ended."""
+        """End the generation for `cause`, if it has not ended; of one that runs elsewhere, the reading here."""
         if self.live is not None:
             self.live.interrupt(cause)
-        else:
-            self._stopped_by = self._stopped_by or cause
+            return
+        self.stopped_by = self.stopped_by or cause
+        if self.runs_elsewhere and self.task is not None:
+            self.task.cancel()
 
     @contextmanager
     def read(self) -> Iterator[EventLog]:
@@ -104,6 +121,8 @@ class Recording:
             yield self.log
         finally:
             self._readers -= 1
+            if not self._readers:
+                self.log.pull()
             self.watch_orphan()
 
     def watch_orphan(self) -> None:
@@ -123,35 +142,41 @@ class Recording:
         self, serving: Serving, wanted: GenerationRequest, model: Model, deadline: Deadline, record: CallRecord
     ) -> None:
         """Run the generation into the log, without its end. Raises as a call does."""
-        served = ServedGeneration(serving, self.id, wanted, model, deadline, record, self)
+        served = ServedGeneration(serving, self.id, wanted, model, deadline, record, self, is_counted=False)
         try:
             async with served as live:
                 self.live, self.headers = live, tuple(record.headers)
-                if self._stopped_by is not None:
-                    live.interrupt(self._stopped_by)
+                if self.stopped_by is not None:
+                    live.interrupt(self.stopped_by)
                 try:
-                    async with live:
-                        await self._append_all(live, record)
+                    await self._append_all(live, serving.limits, record)
                 finally:
                     # The caller's call may be over long before.
                     if not record.span.is_recording():
                         record.span = INVALID_SPAN
         finally:
             self.live, self.ended = None, served.ended
+            self.was_in_line = served.live is not None and served.live.generation.ticket is not None
             self.is_cancelled = self.ended is not None and self.ended.state is GenerationState.CANCELLED
 
-    async def _append_all(self, live: LiveGeneration, record: CallRecord) -> None:
+    async def _append_all(self, live: LiveGeneration, limits: Limits, record: CallRecord) -> None:
         started = started_of(live)
         sequence = EventSequence(live.generation.request.choice_count)
-        take, append = live.outbox.next, self.log.append
-        event = None
-        while (following := await take()) is not None:
-            event = following
+        append, is_complete = self.log.append, False
+
+        def write(event: Event) -> None:
+            nonlocal is_complete
             number = record.last_sequence = sequence.next(event)
             if type(event) is Delta:
                 self.has_output = True
+            elif type(event) is Completed:
+                is_complete = True
             append(event_to_proto(event, number, started).SerializeToString())
-        if type(event) is not Completed:
+
+        live.outbox = inlet = Inlet(limits, self.log, write, lambda: self._readers > 0)
+        async with live:
+            await inlet.ended()
+        if not is_complete:
             raise asyncio.CancelledError  # it was stopped because nobody is there
 
 
@@ -169,7 +194,7 @@ class Recordings:
         self._by_id: dict[str, Recording] = {}
         self._by_key: dict[tuple[str, str], Recording] = {}
         # In the order in which they ended.
-        self._ended: dict[str, asyncio.TimerHandle] = {}
+        self._ended: dict[Recording, asyncio.TimerHandle] = {}
         self._ended_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -221,10 +246,24 @@ class Recordings:
         """Return a tenant's recording by its key."""
         return self._by_key.get((tenant, key))
 
+    def keeps_key(self, generation_id: str) -> bool:
+        """Return whether a repetition with the key of this generation gets it."""
+        found = self._by_id.get(generation_id)
+        return found is not None and self._by_key.get((found.tenant, found.policy.key)) is found
+
     async def find_elsewhere(self, tenant: str, generation_id: str) -> Recording | None:
         """Return a recording of a generation that another replica runs or has run; None if none does."""
         sharing = self.sharing
-        if sharing is None or (facts := await sharing.find(tenant, generation_id)) is None:
+        if sharing is None:
+            return None
+        facts = await sharing.find(tenant, generation_id)
+        if facts is None and await sharing.ask("get", tenant, generation_id) is not None:
+            # It has just begun, and its owner shows it in a moment.
+            for _ in range(_LOOKS):
+                await asyncio.sleep(_LOOK_S)
+                if (facts := await sharing.find(tenant, generation_id)) is not None:
+                    break
+        if facts is None:
             return None
         if (found := self.find(tenant, generation_id)) is not None:
             return found  # of whoever asked at the same time
@@ -255,7 +294,11 @@ class Recordings:
         task.add_done_callback(self._tasks.discard)
 
     async def _to_its_end(self, recording: Recording, work: Work, record: CallRecord | None) -> None:
-        """Await `work`; what it returns or raises is how the log ends."""
+        """Await `work`; what it returns or raises is how the log ends. Counts as running until others know."""
+        with self._serving.drain.running_under(recording):
+            await self._end(recording, work, record)
+
+    async def _end(self, recording: Recording, work: Work, record: CallRecord | None) -> None:
         failure: ServiceError | None = None
         try:
             failure = await work
@@ -263,7 +306,7 @@ class Recordings:
             failure = error
         except asyncio.CancelledError:
             recording.is_abandoned = True
-            failure = ServiceError(Reason.GENERATION_NOT_FOUND, "The generation was stopped: nobody read it.")
+            failure = _ended_early(recording)
         except Exception as error:
             request_id = "" if record is None else record.request_id
             logger.error(
@@ -285,7 +328,9 @@ class Recordings:
     def _keep_s(self, recording: Recording, failure: ServiceError | None) -> float:
         """Return how long its events are kept."""
         retain_s = recording.policy.retain_s
-        is_nothing = recording.is_abandoned or (failure is not None and not recording.log.last)
+        # One that goes on by itself may have failed where nobody saw it, but for a refusal.
+        is_told = not (recording.policy.continues and recording.was_in_line)
+        is_nothing = recording.is_abandoned or (failure is not None and not recording.log.last and is_told)
         return 0.0 if is_nothing else self.limits.retain_s if retain_s is None else retain_s
 
     def _keeps_key(self, recording: Recording, failure: ServiceError | None) -> bool:
@@ -300,7 +345,9 @@ class Recordings:
         policy, sharing = recording.policy, self.sharing
         if sharing is not None:
             if policy.key:
-                theirs = await sharing.claim(recording.tenant, policy.key, policy.digest.hex(), recording.id)
+                theirs = await sharing.claim(
+                    recording.tenant, policy.key, policy.digest.hex(), recording.id, self.keeps_key
+                )
                 if theirs is not None:
                     self._by_id.pop(recording.id, None)
                     recording.id = theirs.generation_id
@@ -311,7 +358,8 @@ class Recordings:
                 "model": recording.model.encode(),
                 "annotation": policy.annotation,
             }
-            sharing.publish(recording.id, recording.log, facts)
+            recording.is_published = True
+            sharing.publish(recording.id, recording.log, facts, _shared_key(recording))
         await recording.run(self._serving, wanted, model, deadline, record)
         return None
 
@@ -343,21 +391,22 @@ class Recordings:
         has_key = self._by_key.get((recording.tenant, policy.key)) is recording
         if policy.key and not has_key:
             await sharing.free(recording.tenant, policy.key, recording.id, policy.digest.hex())
+        if not recording.is_published:
+            return
         await sharing.finish(
             recording.id,
             recording.log.last,
             End(failure, is_cancelled=recording.is_cancelled),
             self.state_of(recording),
-            (recording.tenant, policy.key) if has_key else None,
+            _shared_key(recording) if has_key else None,
             keep_s,
         )
 
     def _on_orphaned(self, recording: Recording) -> None:
         if recording.runs_elsewhere:
-            if recording.task is not None:
-                recording.task.cancel()
-        elif self.sharing is None:
             recording.interrupt(Cause.CALLER)
+        elif self.sharing is None:
+            self._stop(recording)
         else:
             task = asyncio.create_task(self._stop_unless_read(recording, self.sharing))
             self._tasks.add(task)
@@ -367,28 +416,50 @@ class Recordings:
         if await sharing.has_readers(recording.id):
             recording.watch_orphan()
         elif not recording.is_read:
-            recording.interrupt(Cause.CALLER)
+            self._stop(recording)
+
+    def _stop(self, recording: Recording) -> None:
+        # Who comes with its key from now on does not get what is being stopped.
+        self._free_key(recording)
+        recording.interrupt(Cause.CALLER)
 
     def _keep(self, recording: Recording, keep_s: float) -> None:
         if keep_s == 0 or recording.runs_elsewhere:
             self._forget(recording)
             return
         recording.expires_at_s = time.time() + keep_s
-        self._ended[recording.id] = asyncio.get_running_loop().call_later(keep_s, self._forget, recording)
-        self._ended_bytes += recording.log.size
+        self._ended[recording] = asyncio.get_running_loop().call_later(keep_s, self._forget, recording)
+        self._ended_bytes += recording.kept_bytes
         while self._ended_bytes > self.limits.ended_bytes:
-            self._forget(self._by_id[next(iter(self._ended))])
+            self._forget(next(iter(self._ended)))
 
     def _forget(self, recording: Recording) -> None:
         if self._by_id.get(recording.id) is recording:
             del self._by_id[recording.id]
         self._free_key(recording)
-        timer = self._ended.pop(recording.id, None)
+        timer = self._ended.pop(recording, None)
         if timer is not None:
             timer.cancel()
-            self._ended_bytes -= recording.log.size
+            self._ended_bytes -= recording.kept_bytes
 
     def _free_key(self, recording: Recording) -> None:
         key = (recording.tenant, recording.policy.key)
         if self._by_key.get(key) is recording:
             del self._by_key[key]
+
+
+def _shared_key(recording: Recording) -> tuple[str, str, str] | None:
+    """Return tenant, key and digest, as other replicas know them; None if it has no key."""
+    policy = recording.policy
+    return (recording.tenant, policy.key, policy.digest.hex()) if policy.key else None
+
+
+def _ended_early(recording: Recording) -> ServiceError:
+    """Return what the readers of a recording are told that was stopped."""
+    if recording.stopped_by is Cause.DRAIN:
+        return ServiceError(
+            Reason.DRAINING,
+            "The server is shutting down; the generation runs at another one, and can be joined there.",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    return ServiceError(Reason.GENERATION_NOT_FOUND, "The generation was stopped: nobody read it.")

@@ -50,11 +50,12 @@ class ServedGeneration:
 
     The block runs the generation (`async with live`); what it raises is how the call
     counts. `ended` is what is remembered of it, None until then. Opening may raise
-    the refusal of a limit.
+    the refusal of a limit. `is_counted`: a drain waits for it and may end it; not
+    where it does so with what runs the block.
     """
 
-    __slots__ = ("_account", "_call", "_deadline", "_id", "_model", "_reader", "_serving", "_stack", "_wanted", "ended",
-                 "live")  # fmt: skip
+    __slots__ = ("_account", "_call", "_deadline", "_id", "_is_counted", "_model", "_reader", "_serving", "_stack",
+                 "_wanted", "ended", "live")  # fmt: skip
 
     def __init__(
         self,
@@ -65,7 +66,10 @@ class ServedGeneration:
         deadline: Deadline,
         call: CallRecord,
         reader: Reader,
+        *,
+        is_counted: bool = True,
     ) -> None:
+        self._is_counted = is_counted
         self._serving = serving
         self._id = generation_id
         self._wanted = wanted
@@ -117,7 +121,8 @@ class ServedGeneration:
         )
         active_requests.add(1)
         serving.generations.add(live)
-        self._stack.enter_context(serving.drain.running_under(live))
+        if self._is_counted:
+            self._stack.enter_context(serving.drain.running_under(live))
         return live
 
     def _within_limits(self, wanted: GenerationRequest) -> GenerationRequest:

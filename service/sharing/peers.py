@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from service.sharing.store import SharedStore, StoreError
+from service.sharing.tasks import stop
 
 __all__ = ["Answerer", "Peers"]
 
@@ -44,10 +45,7 @@ class Peers:
 
     async def close(self) -> None:
         """Stop."""
-        tasks = [task for task in (self._task, *self._replies) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(self._task, *self._replies)
 
     async def ask(self, kind: str, tenant: str, generation_id: str) -> bytes | None:
         """Return what the replica that has the generation says; None if none has. Raises StoreError."""
@@ -84,7 +82,7 @@ class Peers:
                     waiting.set_result(b64decode(told))
                 return
             asker, nonce, kind, tenant, generation_id = map(str, json.loads(data))
-        except ValueError:
+        except (ValueError, TypeError):
             logger.warning("a message of another replica cannot be read")
             return
         if asker == self._store.instance:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from service.core.errors import Reason, ServiceError
 from service.retention.log import EventLog
 from service.sharing.names import End
 from service.sharing.store import Entry, SharedStore, StoreError
+from service.sharing.tasks import stop
 
 __all__ = ["Remotes"]
 
@@ -27,6 +29,8 @@ _WAIT_S: Final = 0.025
 _LOOK_S: Final = 1.0
 # Without the store nobody knows what becomes of a generation elsewhere.
 _BLIND_S: Final = 5.0
+# Of a lease, until an owner without one is taken to be gone.
+_PATIENCE: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -45,15 +49,17 @@ class Remotes:
         self._followed: dict[str, list[_Followed]] = {}
         self._task: asyncio.Task[None] | None = None
         self._seen_s = 0.0  # the store, last
-        self._looked_s = 0.0
+        self._looked_s = -math.inf
+        self._missing: dict[str, float] = {}  # owners without a lease, and since when
 
     def follow(
         self, generation_id: str, owner: str, log: EventLog, on_end: Callable[[End], None], is_read: Callable[[], bool]
     ) -> None:
         """Fill `log`, and say how the generation ended. Ends by itself when `is_read` says no and the log is idle."""
         self._followed.setdefault(generation_id, []).append(_Followed(log, owner, on_end, is_read))
+        self._looked_s = -math.inf  # its owner is told at once that it is read here
         if self._task is None or self._task.done():
-            self._seen_s = self._looked_s = time.monotonic()
+            self._seen_s = time.monotonic()
             self._task = asyncio.create_task(self._run(), name="remotes")
 
     def drop(self, generation_id: str, log: EventLog) -> None:
@@ -64,9 +70,7 @@ class Remotes:
 
     async def close(self) -> None:
         """Stop; readers that are left are told that the store is not there for them any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop(self._task)
         self._end_all(_blind())
 
     async def _run(self) -> None:
@@ -103,7 +107,12 @@ class Remotes:
         read = [name for name, all_of_it in self._followed.items() if any(one.is_read() for one in all_of_it)]
         if read:
             await self._store.note_readers(read, _LOOK_S * 3)
-        dead = [name for name, owner in owners.items() if not alive[owner]]
+        now_s = time.monotonic()
+        self._missing = {owner: self._missing.get(owner, now_s) for owner, is_alive in alive.items() if not is_alive}
+        # One that lives signs again within a third of its lease, where the store has lost it.
+        patience_s = self._store.lease_s * _PATIENCE
+        gone = {owner for owner, since_s in self._missing.items() if now_s - since_s >= patience_s}
+        dead = [name for name, owner in owners.items() if owner in gone]
         if dead:
             await self._read()  # what it wrote at last
             for generation_id in dead:

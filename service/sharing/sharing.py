@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from service.core.errors import Reason, ServiceError
@@ -14,6 +14,7 @@ from service.sharing.names import Claim, End
 from service.sharing.peers import Answerer, Peers
 from service.sharing.remote import Remotes
 from service.sharing.store import SharedStore, StoreError
+from service.sharing.tasks import stop
 
 __all__ = ["Sharing"]
 
@@ -22,6 +23,10 @@ logger = logging.getLogger("headrace.service")
 # Readers at other replicas are a moment behind: what is not kept is there for them so long.
 _LEAST_KEPT_S: Final = 10.0
 _RETRY_AFTER_S: Final = 1.0
+# Of an owner that does not answer at once: a message may be lost.
+_QUESTIONS: Final = 2
+# Ends that wait for the store.
+_MOST_UNTOLD: Final = 1000
 
 
 class Sharing:
@@ -35,6 +40,9 @@ class Sharing:
         self._peers: Peers | None = None
         self._lease: asyncio.Task[None] | None = None
         self.is_well = True
+        self._is_known = False  # it has signed before
+        # Ends that the store has not taken: by generation, what writes them.
+        self._untold: dict[str, Callable[[], Awaitable[None]]] = {}
 
     async def start(self, answer: Answerer) -> None:
         """Join the others; also if the store is not there yet. `answer` is asked what others ask."""
@@ -45,9 +53,7 @@ class Sharing:
 
     async def close(self) -> None:
         """Leave the others."""
-        if self._lease is not None:
-            self._lease.cancel()
-            await asyncio.gather(self._lease, return_exceptions=True)
+        await stop(self._lease)
         await self._mirror.close()
         await self._remotes.close()
         if self._peers is not None:
@@ -60,27 +66,29 @@ class Sharing:
 
     # As the owner of a generation.
 
-    async def claim(self, tenant: str, key: str, digest: str, generation_id: str) -> Claim | None:
+    async def claim(
+        self, tenant: str, key: str, digest: str, generation_id: str, is_known: Callable[[str], bool]
+    ) -> Claim | None:
         """Return None if the key is this generation's now, else whose it is.
 
-        IDEMPOTENCY_MISMATCH if another request has it, STORE_UNAVAILABLE if nobody can tell.
-        A key whose owner died before its generation ended is free.
+        `is_known` tells whether this process has a generation. IDEMPOTENCY_MISMATCH if
+        another request has the key, STORE_UNAVAILABLE if nobody can tell. A key whose
+        owner died, or knows nothing of its generation, is free.
         """
         mine = Claim(generation_id, self.store.instance, digest)
         try:
             while (theirs := await self.store.claim(tenant, key, mine, self._longest_s)) is not None:
-                alive = await self.store.are_alive([theirs.owner])
-                if alive[theirs.owner] or (await self.store.description(theirs.generation_id)).get("ended") == b"1":
+                if await self.store.has_ended(theirs.generation_id):
+                    break
+                if theirs.owner == self.store.instance:
+                    is_theirs = is_known(theirs.generation_id)
+                else:
+                    is_theirs = await self._is_theirs(tenant, theirs)
+                if is_theirs:
                     break
                 await self.store.give_up(tenant, key, theirs)
         except StoreError as error:
-            raise ServiceError(
-                Reason.STORE_UNAVAILABLE,
-                "The store that replicas share does not answer, so it cannot be promised that this key runs once. "
-                "Nothing was run.",
-                retry_after_s=_RETRY_AFTER_S,
-                detail=str(error),
-            ) from None
+            raise _cannot_promise(str(error)) from None
         if theirs is not None and theirs.digest != digest:
             raise ServiceError(
                 Reason.IDEMPOTENCY_MISMATCH,
@@ -89,27 +97,55 @@ class Sharing:
             )
         return theirs
 
-    def publish(self, generation_id: str, log: EventLog, facts: Mapping[str, bytes]) -> None:
-        """Show a log to the other replicas from now on."""
-        self._mirror.add(generation_id, log, {**facts, "owner": self.store.instance.encode()})
+    async def _is_theirs(self, tenant: str, theirs: Claim) -> bool:
+        """Return whether the owner of a key has its generation. STORE_UNAVAILABLE if it lives and does not say."""
+        assert self._peers is not None
+        for _ in range(_QUESTIONS):
+            told = await self._peers.ask(f"owns {theirs.owner}", tenant, theirs.generation_id)
+            if told is not None:
+                return told == b"1"
+        if not (await self.store.are_alive([theirs.owner]))[theirs.owner]:
+            return False
+        raise _cannot_promise("the owner of the key does not answer")
+
+    def publish(
+        self, generation_id: str, log: EventLog, facts: Mapping[str, bytes], key: tuple[str, str, str] | None
+    ) -> None:
+        """Show a log to the other replicas from now on. `key`: tenant, key and digest, if it has one."""
+        claim = None
+        if key is not None:
+            claim = (key[0], key[1], Claim(generation_id, self.store.instance, key[2]))
+        self._mirror.add(generation_id, log, {**facts, "owner": self.store.instance.encode()}, claim)
 
     async def finish(
-        self, generation_id: str, last: int, end: End, state: bytes, claim: tuple[str, str] | None, keep_s: float
+        self, generation_id: str, last: int, end: End, state: bytes, key: tuple[str, str, str] | None, keep_s: float
     ) -> None:
-        """Show its end, and leave it there for `keep_s`."""
-        try:
+        """Show its end, and leave it there for `keep_s`; later, if the store is not there. `key` as in `publish`."""
+        facts = {"ended": b"1", "state": state, "owner": self.store.instance.encode()}
+        kept_s = max(keep_s, _LEAST_KEPT_S)
+
+        async def tell() -> None:
             await self._mirror.settle(generation_id)
-            await self.store.finish(
-                generation_id,
-                last,
-                end,
-                {"ended": b"1", "state": state, "owner": self.store.instance.encode()},
-                claim,
-                max(keep_s, _LEAST_KEPT_S),
-            )
+            await self.store.finish(generation_id, last, end, facts, kept_s)
+            if key is not None:
+                await self.store.keep_claim(*key[:2], Claim(generation_id, self.store.instance, key[2]), kept_s)
+
+        try:
+            await tell()
         except StoreError as error:
-            logger.warning("other replicas do not learn the end of a generation: %s", error)
-            self._mirror.drop(generation_id)
+            logger.warning("other replicas do not learn the end of a generation yet: %s", error)
+            self._untold[generation_id] = tell
+            while len(self._untold) > _MOST_UNTOLD:
+                self._forget_untold(next(iter(self._untold)))
+
+    def _forget_untold(self, generation_id: str) -> None:
+        del self._untold[generation_id]
+        self._mirror.drop(generation_id)
+
+    async def _tell_the_rest(self) -> None:
+        for generation_id, tell in tuple(self._untold.items()):
+            await tell()
+            self._untold.pop(generation_id, None)
 
     async def free(self, tenant: str, key: str, generation_id: str, digest: str) -> None:
         """Free a key."""
@@ -160,6 +196,13 @@ class Sharing:
         except StoreError as error:
             raise _unknown(error) from None
 
+    async def has_ended(self, generation_id: str) -> bool:
+        """Return whether the end of a generation is shown. STORE_UNAVAILABLE."""
+        try:
+            return await self.store.has_ended(generation_id)
+        except StoreError as error:
+            raise _unknown(error) from None
+
     async def is_alive(self, owner: str) -> bool:
         """Return whether a replica lives. STORE_UNAVAILABLE."""
         try:
@@ -182,7 +225,11 @@ class Sharing:
 
     async def _sign(self) -> None:
         try:
-            await self.store.keep_lease()
+            was_there = await self.store.keep_lease()
+            if not was_there and self._is_known:
+                self._mirror.distrust()  # the store was emptied, or took this replica for dead
+            self._is_known = True
+            await self._tell_the_rest()
         except StoreError as error:
             if self.is_well:
                 logger.error("the store that replicas share is not there; what runs here goes on: %s", error)
@@ -191,6 +238,16 @@ class Sharing:
             if not self.is_well:
                 logger.info("the store that replicas share is there again")
             self.is_well = True
+
+
+def _cannot_promise(detail: str) -> ServiceError:
+    return ServiceError(
+        Reason.STORE_UNAVAILABLE,
+        "It cannot be promised now that this key runs once: the store that replicas share, or the one of them that has "
+        "the key, does not answer. Nothing was run.",
+        retry_after_s=_RETRY_AFTER_S,
+        detail=detail,
+    )
 
 
 def _unknown(error: StoreError) -> ServiceError:

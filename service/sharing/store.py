@@ -25,6 +25,9 @@ logger = logging.getLogger("headrace.service")
 _CONNECTIONS: Final = 32
 _END: Final = b"end"
 _FIRST: Final = b"first"
+_EXPIRE_IF_SAME: Final = (
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
+)
 _DELETE_IF_SAME: Final = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
@@ -61,6 +64,7 @@ class SharedStore:
             decode_responses=False,
         )
         self._delete_if_same = self._redis.register_script(_DELETE_IF_SAME)
+        self._expire_if_same = self._redis.register_script(_EXPIRE_IF_SAME)
 
     async def close(self) -> None:
         """Say that this replica is gone, and close the connections."""
@@ -71,10 +75,14 @@ class SharedStore:
             pass
         await self._redis.aclose()
 
-    async def keep_lease(self) -> None:
-        """Say that this replica lives."""
+    async def keep_lease(self) -> bool:
+        """Say that this replica lives. False if nothing was known of that: the store lost it, or time ran out."""
         with _failures():
-            await self._redis.set(self.names.owner(self.instance), b"1", px=round(self.lease_s * 1000))
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.exists(self.names.owner(self.instance))
+                pipe.set(self.names.owner(self.instance), b"1", px=round(self.lease_s * 1000))
+                was_there, _ = await pipe.execute()
+        return bool(was_there)
 
     async def are_alive(self, owners: Sequence[str]) -> dict[str, bool]:
         """Return which replicas live."""
@@ -137,27 +145,31 @@ class SharedStore:
                     pipe.pexpire(name, round(keep_s * 1000))
                 await pipe.execute()
 
-    async def finish(
-        self,
-        generation_id: str,
-        last: int,
-        end: End,
-        facts: Mapping[str, bytes],
-        claim: tuple[str, str] | None,
-        keep_s: float,
-    ) -> None:
-        """Write the end, and keep everything for `keep_s` more seconds."""
+    async def finish(self, generation_id: str, last: int, end: End, facts: Mapping[str, bytes], keep_s: float) -> None:
+        """Write the end, and keep everything for `keep_s` more seconds. May be repeated."""
         keep_ms = round(keep_s * 1000)
         log, generation = self.names.log(generation_id), self.names.generation(generation_id)
         with _failures():
+            if await self.has_ended(generation_id):
+                return
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.xadd(log, {_END: end.encode()}, id=f"{last + 1}-0")
                 pipe.hset(generation, mapping=dict(facts))
                 pipe.pexpire(log, keep_ms)
                 pipe.pexpire(generation, keep_ms)
-                if claim is not None:
-                    pipe.pexpire(self.names.claim(*claim), keep_ms)
                 await pipe.execute()
+
+    async def has_ended(self, generation_id: str) -> bool:
+        """Return whether the end of a generation is written."""
+        with _failures():
+            return bool(await self._redis.hget(self.names.generation(generation_id), "ended") == b"1")
+
+    async def keep_claim(self, tenant: str, key: str, claim: Claim, keep_s: float) -> None:
+        """Keep a key for `keep_s` more seconds, if it is still this claim's."""
+        with _failures():
+            await self._expire_if_same(
+                keys=[self.names.claim(tenant, key)], args=[claim.encode(), round(keep_s * 1000)]
+            )
 
     async def read(self, after: Mapping[str, int], *, wait_s: float) -> dict[str, list[Entry]]:
         """Return new entries of several logs, behind the given numbers; waits up to `wait_s` if there are none."""
@@ -177,6 +189,17 @@ class SharedStore:
         entry_id, fields = found[0]
         number = int(entry_id.partition(b"-")[0])
         return number - 1 if _END in fields else number
+
+    async def oldest(self, generation_id: str) -> int | None:
+        """Return the number of the oldest event in a log; None if there is none."""
+        with _failures():
+            found = await self._redis.xrange(self.names.log(generation_id), count=1)
+            return int(found[0][1][_FIRST]) if found and _FIRST in found[0][1] else None
+
+    async def restart(self, generation_id: str) -> None:
+        """Empty a log that is about to be written anew."""
+        with _failures():
+            await self._redis.delete(self.names.log(generation_id))
 
     async def note_readers(self, generation_ids: Sequence[str], keep_s: float) -> None:
         """Say that generations have readers here."""

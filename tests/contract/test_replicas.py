@@ -220,6 +220,46 @@ async def test_what_a_drain_cut_runs_again_elsewhere(redis: RedisServer) -> None
         again.cancel()
 
 
+async def test_a_reader_at_the_other_replica_counts_from_its_first_moment(redis: RedisServer) -> None:
+    async with two(redis, reattach_s=0.4) as (here, there):
+        call = here.generation.Generate(keyed(ENDLESS), timeout=20)
+        generation_id = (await call.read()).started.generation_id
+        await asyncio.sleep(0.2)  # it is shown there
+        call.cancel()
+        await asyncio.sleep(0.2)
+        other = there.generation.AttachGeneration(gen.AttachGenerationRequest(generation_id=generation_id), timeout=20)
+        await other.read()
+        await asyncio.sleep(1.0)
+        assert here.sim.running == 1
+        other.cancel()
+
+
+async def test_a_generation_is_found_at_the_other_replica_from_its_first_event_on(redis: RedisServer) -> None:
+    async with two(redis) as (here, there):
+        for number in range(5):
+            call = here.generation.Generate(keyed(key=f"k{number}"), timeout=20)
+            generation_id = (await call.read()).started.generation_id
+            assert text_of(await attached(there, generation_id=generation_id)) == WHOLE
+            call.cancel()
+
+
+async def test_who_has_more_than_is_shown_waits_for_it(redis: RedisServer) -> None:
+    async with two(redis) as (here, there):
+        call = here.generation.Generate(keyed(), timeout=20)
+        generation_id = (await call.read()).started.generation_id
+        rest = await attached(there, after=40, generation_id=generation_id)
+        assert rest[0].sequence == 41
+        failure = await refused(attached(there, after=1000, generation_id=generation_id))
+        assert failure.fields == ["after_sequence"]
+
+
+async def test_long_names_go_to_no_other_replica(redis: RedisServer) -> None:
+    async with two(redis) as (here, _):
+        for target in ({"generation_id": "g" * 1_000_000}, {"idempotency_key": "k" * 1_000_000}):
+            failure = await refused(here.generation.GetGeneration(gen.GetGenerationRequest(**target), timeout=5))
+            assert failure.info.reason == "GENERATION_NOT_FOUND"
+
+
 # Redis is not there
 
 
@@ -277,3 +317,49 @@ async def test_a_slow_store_holds_nobody_up_who_does_not_need_it(redis: RedisSer
         redis.thaw()
         await asyncio.sleep(0.5)
         assert text_of(await service.events(keyed(key="k2"))) == WHOLE
+
+
+async def test_a_claim_that_the_store_took_without_saying_so_is_no_key_that_hangs(redis: RedisServer) -> None:
+    async with two(redis) as (here, there):
+        for key, service in (("k1", here), ("k2", there)):
+            redis.freeze()
+            assert (await here.failure(keyed(key=key))).info.reason == "STORE_UNAVAILABLE"
+            redis.thaw()
+            await asyncio.sleep(1.0)
+            async with asyncio.timeout(5):
+                assert text_of(await service.events(keyed(key=key))) == WHOLE
+
+
+async def test_an_end_that_the_store_did_not_take_is_told_later(redis: RedisServer) -> None:
+    async with two(redis) as (here, there):
+        call = asyncio.create_task(here.events(keyed()))
+        await eventually(lambda: here.sim.running == 1)
+        joined = asyncio.create_task(attached(there, idempotency_key="k1"))
+        await asyncio.sleep(0.3)
+        redis.freeze()
+        expected = await call
+        await asyncio.sleep(0.6)
+        redis.thaw()
+        async with asyncio.timeout(5):
+            assert await joined == expected
+            assert await there.events(keyed()) == expected
+        assert started(here, there) == 1
+
+
+async def test_a_store_that_is_emptied_under_way_loses_nothing_that_runs(redis: RedisServer) -> None:
+    tokens = [f"{number} " for number in range(250)]
+    request = keyed(script(tokens=tokens, output_tokens=250, token_ms=15))
+    async with two(redis) as (here, there):
+        call = asyncio.create_task(here.events(request))
+        await eventually(lambda: here.sim.running == 1)
+        joined = asyncio.create_task(attached(there, idempotency_key="k1"))
+        await asyncio.sleep(0.5)
+        redis.flush()
+        late = asyncio.create_task(here.events(keyed(key="k2")))
+        await eventually(lambda: here.sim.running == 2)
+        assert text_of(await there.events(keyed(key="k2"))) == WHOLE
+        await late
+        assert started(here, there) == 2
+        assert text_of(await joined) == "".join(tokens)
+        assert await there.events(request) == await call
+        assert started(here, there) == 2

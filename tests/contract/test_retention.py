@@ -13,6 +13,7 @@ import pytest
 from google.protobuf import duration_pb2
 
 from headrace.v1 import generation_pb2 as gen
+from service.core.account import Account, NoAccounts, Opening
 from service.generation.limits import Limits
 from service.retention.policy import RetentionLimits
 from tests.support.garbage import kept_by_cycles
@@ -377,6 +378,48 @@ async def test_a_drain_ends_retained_ones_like_all_others(service: RunningServic
     await asyncio.wait_for(service.server.stop(0.1), 5)
     assert (await attached_call).info.reason == "DRAINING"
     assert service.sim.running == 0
+
+
+class SlowToOpen(NoAccounts):
+    """Accounts that somebody has to be asked for."""
+
+    async def open(self, opening: Opening) -> Account:
+        await asyncio.sleep(0.3)
+        return await super().open(opening)
+
+
+async def test_a_cancel_before_it_runs_is_kept_until_it_does() -> None:
+    async with running_service(simulated_model(), accounts=SlowToOpen()) as service:
+        call = asyncio.create_task(service.events(keyed(ENDLESS)))
+        await eventually(lambda: _kept(service) == 1)
+        assert (await get(service, idempotency_key="k1")).state == gen.GENERATION_STATE_QUEUED
+        cancel = gen.CancelGenerationRequest(idempotency_key="k1")
+        answer = await service.generation.CancelGeneration(cancel, timeout=5)
+        assert answer.state == gen.GENERATION_STATE_CANCELLED
+        async with asyncio.timeout(5):
+            events = await call
+        assert events[-2].choice_finished.reason == gen.FINISH_REASON_CANCELLED
+
+
+async def test_a_drain_waits_for_what_is_about_to_run() -> None:
+    async with running_service(simulated_model(), accounts=SlowToOpen()) as service:
+        call = asyncio.create_task(service.events(keyed()))
+        await eventually(lambda: _kept(service) == 1)
+        await service.server.stop(3)
+        assert text_of(await call) == "abcdefghij"
+
+
+async def test_who_comes_while_an_orphan_is_stopped_runs_it_anew(service: RunningService) -> None:
+    call = service.generation.Generate(keyed(ENDLESS), timeout=20)
+    first = (await call.read()).started.generation_id
+    recording = service.server.recordings.find_by_key("", "k1")
+    assert recording is not None
+    assert recording.on_orphaned is not None
+    recording.on_orphaned(recording)
+    again = service.generation.Generate(keyed(ENDLESS), timeout=20)
+    assert (await again.read()).started.generation_id != first
+    again.cancel()
+    call.cancel()
 
 
 async def test_nothing_is_left_to_the_collector(service: RunningService, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,7 +64,16 @@ async def test_an_owner_that_dies_ends_its_generations_clearly_and_frees_their_k
 
             readers = [asyncio.create_task(reader(client)) for client in (at_first, at_second)]
             await asyncio.sleep(1.0)
+
+            async def ahead() -> str | None:
+                async with at_first.attach(generation_id, after_sequence=100_000, timeout_s=60) as stream:
+                    with pytest.raises(errors.Unavailable) as failed:
+                        await stream.text()
+                    return failed.value.reason
+
+            one_ahead = asyncio.create_task(ahead())  # it has what the owner did not come to show
             kill(owner)
+            assert await asyncio.wait_for(one_ahead, 20) == "GENERATION_LOST"
             assert min(await asyncio.wait_for(asyncio.gather(*readers), 20)) > 20
             state = await at_first.get_generation(generation_id)
             assert state.failure_reason == 25  # ERROR_REASON_GENERATION_LOST

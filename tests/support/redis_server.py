@@ -59,6 +59,12 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
+    def flush(self) -> None:
+        """Empty it, in the middle of its life."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(b"FLUSHALL\r\n")
+            assert connection.recv(16).startswith(b"+OK")
+
     def freeze(self) -> None:
         """Let it take connections and bytes, and answer nothing."""
         assert self._process is not None

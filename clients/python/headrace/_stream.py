@@ -190,10 +190,14 @@ class GenerationStream:
     async def _resume(self, lost: HeadraceError, reader: EventReader) -> EventReader:
         """Return a new call that goes on where this one was lost, if that may be; else raise what it was lost with."""
         try:
-            if self._resumption is None or self._is_cancelled or not is_lost(lost):
+            may_resume = not self._is_cancelled and is_lost(lost)
+            if self._resumption is None or not may_resume:
                 raise lost
             await reader.close()
             reader = await self._resumption.again(lost, self.generation_id, self._sequence)
+            if self._is_cancelled:  # meanwhile
+                await reader.close()
+                raise Cancelled("the call was cancelled", status=grpc.StatusCode.CANCELLED)
         except HeadraceError as error:
             self._finish(error)
             raise
