@@ -48,7 +48,7 @@ triton: ## A real Triton on the CPU with the models of deploy/triton, on port 80
 # Unit and contract tests mostly wait, and share nothing: several at once. The others start engines, and have the machine alone.
 test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
 ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest --numprocesses=3 tests/unit tests/contract
+	@$(BIN)/python -m pytest --numprocesses=4 tests/unit tests/contract
 	@$(BIN)/python -m pytest tests/integration tests/e2e tests/chaos
 else
 	@$(BIN)/python -m pytest $(ARGS)
