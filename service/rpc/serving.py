@@ -119,10 +119,10 @@ class ServedGeneration:
         live = self.live = LiveGeneration(
             generation, watch, serving.limits, self._reader, tenant=call.tenant, created_at_s=created_at_s
         )
-        active_requests.add(1)
         serving.generations.add(live)
         if self._is_counted:
             self._stack.enter_context(serving.drain.running_under(live))
+        active_requests.add(1)  # last: who does not get so far is not counted
         return live
 
     def _within_limits(self, wanted: GenerationRequest) -> GenerationRequest:
