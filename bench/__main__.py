@@ -27,6 +27,7 @@ from bench.lines import Line, document, print_lines
 from bench.options import RESULTS, Options
 from bench.overload.section import measure as measure_overload
 from bench.processes import running_path
+from bench.retention.section import measure as measure_retention
 from bench.soak.section import measure as measure_soak
 from bench.streams.section import measure as measure_streams
 from bench.triton.servers import running_servers
@@ -37,6 +38,7 @@ WIDTH: Final = 140
 PROMISES: Final[Mapping[str, tuple[str, Callable[[Options], list[Line]]]]] = {
     "overload": ("Overload at 4 times the capacity", measure_overload),
     "streams": ("Memory of idle streams, and of streams that nobody reads", measure_streams),
+    "retention": ("What retained generations cost the service, CPU per token", measure_retention),
     "soak": ("Soak", measure_soak),
 }
 SECTIONS: Final = ("path", "openai", "triton", *PROMISES)
@@ -45,7 +47,7 @@ LONG: Final = "soak"
 
 
 def main() -> None:
-    """Run everything but the soak; takes about a quarter of an hour."""
+    """Run everything but the soak; takes about twenty minutes."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds per figure; the median is taken")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
