@@ -56,13 +56,14 @@ class SharedStore:
         self.names = Names(prefix)
         self.lease_s = lease_s
         self._timeout_s = timeout_s
-        self._redis: Any = redis.Redis.from_url(
+        pool = redis.BlockingConnectionPool.from_url(
             url,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             max_connections=_CONNECTIONS,
-            decode_responses=False,
+            timeout=timeout_s,  # who finds all of them taken waits; the other kind of pool refuses
         )
+        self._redis: Any = redis.Redis.from_pool(pool)
         self._delete_if_same = self._redis.register_script(_DELETE_IF_SAME)
         self._expire_if_same = self._redis.register_script(_EXPIRE_IF_SAME)
 

@@ -81,6 +81,13 @@ async def test_two_hundred_duplicates_over_two_replicas_run_once_and_read_the_sa
         assert text_of(answers[0]) == WHOLE
 
 
+async def test_more_keys_at_once_than_connections_wait_their_turn(redis: RedisServer) -> None:
+    quick = script(tokens=["a"], output_tokens=2, token_ms=1)
+    async with replica(redis) as service:
+        answers = await asyncio.gather(*(service.events(keyed(quick, key=f"k{number}")) for number in range(150)))
+        assert {text_of(events) for events in answers} == {"aa"}
+
+
 async def test_a_key_with_another_request_is_refused_at_the_other_replica(redis: RedisServer) -> None:
     async with two(redis) as (here, there):
         await here.events(keyed())
