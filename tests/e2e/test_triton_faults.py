@@ -45,6 +45,8 @@ ERRORS = [
     if not (contract.startswith("bls") and after and name in LATE)
 ]
 STREAMS = 32
+# Services whose models have been seen to generate.
+READY: set[int] = set()
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +60,16 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealTriton]:
 
 @pytest.fixture(autouse=True)
 async def revived(request: pytest.FixtureRequest) -> None:
-    """Of a server that has died, only the test that saw it die is to fail."""
+    """Of a server that has died, only the test that saw it die is to fail; of a new service each model is awaited."""
     for name in {"running", "patient"} & set(request.fixturenames):
         server, service = request.getfixturevalue("faulty"), request.getfixturevalue(name)
-        if server.has_died:
+        has_died = server.has_died
+        if has_died:
             server.revive()
+        if has_died or service.port not in READY:
             for contract in FAILING:
                 await comes_back(target(service), contract)
+            READY.add(service.port)
 
 
 @pytest.fixture(scope="module")
