@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["Path", "clean_environment", "free_ports", "running_path", "wait_until_answered"]
+__all__ = ["Path", "clean_environment", "end", "free_ports", "running_path", "service_of", "wait_until_answered"]
 
 START_TIMEOUT_S = 60.0
+# After SIGTERM.
+END_S = 20.0
 
 
 @dataclass(slots=True)
@@ -85,6 +88,29 @@ def running_path(variables: Mapping[str, str] | None = None) -> Iterator[Path]:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def service_of(models: pathlib.Path, **variables: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a service of the models file on a free port, and return it with the port; it may not answer yet."""
+    (port,) = free_ports(1)
+    environment = clean_environment() | {
+        "HEADRACE_MODELS_FILE": str(models),
+        "HEADRACE_GRPC_PORT": str(port),
+        "HEADRACE_LOG_LEVEL": "error",
+        "HEADRACE_SHUTDOWN_GRACE_S": "0",
+        **variables,
+    }
+    return subprocess.Popen([sys.executable, "-m", "service"], env=environment, start_new_session=True), port
+
+
+def end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """Ask a process to end, and kill it if it does not."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(END_S)
 
 
 def clean_environment() -> dict[str, str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,31 +87,27 @@ class Upstream:
         self, request: gen.GenerateRequest, options: CallOptions, naming: Naming
     ) -> AsyncIterator[GenerationStream]:
         """Run one generation; leaving the block cancels it. ApiError for every failure of the call."""
-        try:
+        with _as_api_error(options, naming):
             async with self._client.generate(
                 request, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             ) as events:
                 options.begun.append(events)
                 yield events
-        except HeadraceError as error:
-            raise _api_error(error, naming, has_key=options.has_key) from error
 
     @asynccontextmanager
     async def attach(self, generation_id: str, options: CallOptions, naming: Naming) -> AsyncIterator[GenerationStream]:
         """Read a retained generation from its first event on. ApiError for every failure of the call."""
-        try:
+        with _as_api_error(options, naming):
             async with self._client.attach(
                 generation_id, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             ) as events:
                 yield events
-        except HeadraceError as error:
-            raise _api_error(error, naming, has_key=options.has_key) from error
 
     async def get_generation(
         self, generation_id: str | None, options: CallOptions, *, idempotency_key: str | None = None
     ) -> gen.GetGenerationResponse:
         """Return where a generation is, by id or key. ApiError for every failure of the call, 404 if there is none."""
-        try:
+        with _as_api_error(options):
             return await self._client.get_generation(
                 generation_id,
                 idempotency_key=idempotency_key,
@@ -119,14 +115,12 @@ class Upstream:
                 metadata=options.metadata,
                 context=options.context,
             )
-        except HeadraceError as error:
-            raise _api_error(error, has_key=options.has_key) from error
 
     async def cancel_generation(
         self, generation_id: str | None, options: CallOptions, *, idempotency_key: str | None = None
     ) -> gen.CancelGenerationResponse:
         """Stop a generation, by id or key. ApiError for every failure of the call, 404 if there is none."""
-        try:
+        with _as_api_error(options):
             return await self._client.cancel_generation(
                 generation_id,
                 idempotency_key=idempotency_key,
@@ -134,8 +128,6 @@ class Upstream:
                 metadata=options.metadata,
                 context=options.context,
             )
-        except HeadraceError as error:
-            raise _api_error(error, has_key=options.has_key) from error
 
     async def tokenize(self, call: TokenizeCall, options: CallOptions) -> tokenize_pb2.TokenizeResponse:
         """Return the token ids of a text or a conversation. ApiError for every failure of the call."""
@@ -177,22 +169,17 @@ class Upstream:
 
     async def list_models(self, options: CallOptions) -> list[model_pb2.Model]:
         """Return every model. ApiError for every failure of the call."""
-        try:
+        with _as_api_error(options):
             return await self._client.list_models(
                 timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             )
-        except HeadraceError as error:
-            raise _api_error(error, has_key=options.has_key) from error
 
     async def get_model(self, model: str, options: CallOptions) -> model_pb2.Model:
         """Return one model by id or alias. ApiError for every failure of the call, 404 if there is none."""
-        try:
+        with _as_api_error(options, Naming(fields={}, prompt="", model=model)):
             return await self._client.get_model(
                 model, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
             )
-        except HeadraceError as error:
-            naming = Naming(fields={}, prompt="", model=model)
-            raise _api_error(error, naming, has_key=options.has_key) from error
 
     async def health(self) -> ServiceHealth:
         """Return what the service says of itself within `ready_timeout_s`; NOT_SERVING if it says nothing."""
@@ -219,6 +206,15 @@ def metadata_from(headers: Headers, request_id: str) -> Metadata:
             http_status=431,
         )
     return [*credentials, ("x-request-id", request_id)]
+
+
+@contextmanager
+def _as_api_error(options: CallOptions, naming: Naming | None = None) -> Iterator[None]:
+    """Raise the failure of a call as what is said of it over HTTP."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise _api_error(error, naming, has_key=options.has_key) from error
 
 
 def _api_error(error: HeadraceError, naming: Naming | None = None, *, has_key: bool = True) -> ApiError:

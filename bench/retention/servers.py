@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.processes import clean_environment, free_ports
+from bench.processes import end, free_ports, service_of
 from bench.retention.plan import MODELS
 
 __all__ = ["NO_REDIS", "Server", "Servers", "running_servers"]
 
 START_S: Final = 20.0
-END_S: Final = 20.0
 NO_REDIS: Final = "not measured: there is no redis-server here"
 
 
@@ -73,16 +70,8 @@ def running_servers() -> Iterator[Servers]:
 
 
 def _service(stack: ExitStack, models: Path, store: str = "") -> Server:
-    (port,) = free_ports(1)
-    environment = clean_environment() | {
-        "HEADRACE_MODELS_FILE": str(models),
-        "HEADRACE_GRPC_PORT": str(port),
-        "HEADRACE_LOG_LEVEL": "error",
-        "HEADRACE_SHUTDOWN_GRACE_S": "0",
-        **({"HEADRACE_STORE": store} if store else {}),
-    }
-    process = subprocess.Popen([sys.executable, "-m", "service"], env=environment, start_new_session=True)
-    stack.callback(_end, process)
+    process, port = service_of(models, **({"HEADRACE_STORE": store} if store else {}))
+    stack.callback(end, process)
     return _listening(process, port)
 
 
@@ -90,7 +79,7 @@ def _redis(stack: ExitStack, program: str, folder: Path) -> Server:
     (port,) = free_ports(1)
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     process = subprocess.Popen([*command, "--dir", str(folder)], stdout=subprocess.DEVNULL, start_new_session=True)
-    stack.callback(_end, process)
+    stack.callback(end, process)
     return _listening(process, port)
 
 
@@ -106,12 +95,3 @@ def _listening(process: subprocess.Popen[bytes], port: int) -> Server:
         except OSError:
             time.sleep(0.05)
     raise SystemExit(f"bench: not ready after {START_S:.0f} s")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(END_S)

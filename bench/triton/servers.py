@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from bench.processes import clean_environment, free_ports, wait_until_answered
+from bench.processes import clean_environment, end, free_ports, service_of, wait_until_answered
 
 __all__ = ["CONTRACTS", "FAKE", "GRPCIO", "REAL", "Servers", "running_servers"]
 
@@ -38,7 +37,6 @@ MOST_STREAMS: Final = 64
 CONTEXT_TOKENS: Final = 16_384
 SETUP_S: Final = 900.0
 READY_S: Final = 60.0
-END_S: Final = 20.0
 EXIT_UNSUPPORTED: Final = 69
 
 
@@ -67,24 +65,16 @@ def running_servers() -> Iterator[Servers]:
         folder = Path(name)
         event_log = folder / "events.jsonl"
         peer = subprocess.Popen([sys.executable, "-m", "bench.triton.peer"], stdout=subprocess.PIPE, text=True)
-        stack.callback(_end, peer)
+        stack.callback(end, peer)
         assert peer.stdout is not None
         peer_url = f"127.0.0.1:{int(peer.stdout.readline())}"
         reason = _why_no_triton(folder / "tokenizer.json")
         triton_url = None if reason else stack.enter_context(_running_triton(folder, event_log))
         models = folder / "models.toml"
         models.write_text(_models(peer_url, triton_url, folder / "tokenizer.json"))
-        (port,) = free_ports(1)
-        environment = clean_environment() | {
-            "HEADRACE_MODELS_FILE": str(models),
-            "HEADRACE_GRPC_PORT": str(port),
-            "HEADRACE_LOG_LEVEL": "error",
-            "HEADRACE_SHUTDOWN_GRACE_S": "0",
-            # The canaries of all these models are not what is measured.
-            "HEADRACE_HEALTH_INTERVAL_S": "600",
-        }
-        service = subprocess.Popen([sys.executable, "-m", "service"], env=environment, start_new_session=True)
-        stack.callback(_end, service)
+        # The canaries of all these models are not what is measured.
+        service, port = service_of(models, HEADRACE_HEALTH_INTERVAL_S="600")
+        stack.callback(end, service)
         yield Servers(psutil.Process(service.pid), f"127.0.0.1:{port}", event_log, reason)
 
 
@@ -120,7 +110,7 @@ def _running_triton(folder: Path, event_log: Path) -> Iterator[str]:
             wait_until_answered(f"http://127.0.0.1:{http_port}/v2/health/ready", [process], READY_S)
             yield f"127.0.0.1:{grpc_port}"
         finally:
-            _end(process)
+            end(process)
 
 
 def _models(peer_url: str, triton_url: str | None, tokenizer: Path) -> str:
@@ -141,12 +131,3 @@ def _model(name: str, options: dict[str, str], more: str = "") -> str:
     limits = f"max_running = {MOST_STREAMS}\nmax_context_tokens = {CONTEXT_TOKENS}\n"
     limits += f"max_output_tokens = {CONTEXT_TOKENS}"
     return f'[[models]]\nid = "{name}"\nbackend = "triton"\n{limits}\n{more}[models.options]\n{lines}\n'
-
-
-def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(END_S)

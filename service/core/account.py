@@ -7,6 +7,7 @@ join a generation have none.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +16,7 @@ from service.core.events import FinishReason, Timing, Usage
 from service.core.identity import Identity
 from service.core.request import Chat, GenerationRequest, Priority, TokenIds
 
-__all__ = ["Account", "Accounts", "Closing", "NoAccounts", "Opening", "estimated_prompt_tokens"]
+__all__ = ["Account", "Accounts", "Closing", "NoAccounts", "Opening", "closing_unrun", "estimated_prompt_tokens"]
 
 _CHARS_PER_TOKEN = 4
 
@@ -99,6 +100,22 @@ class NoAccounts:
 
     async def close(self, closing: Closing) -> None:
         """Do nothing."""
+
+
+def closing_unrun(received_at_s: float, outcome: str, reason: str | None) -> Closing:
+    """Return how a generation ended that never ran: no tokens, and all of its time waited."""
+    now_s = time.time()
+    total_s = max(now_s - received_at_s, 0.0)
+    return Closing(
+        usage=Usage(prompt_tokens=0, cached_prompt_tokens=0, output_tokens=0, reasoning_tokens=0),
+        timing=Timing(
+            queue_s=total_s, prefill_s=None, ttft_s=None, decode_s=None, total_s=total_s, output_tokens_per_s=0.0
+        ),
+        outcome=outcome,
+        reason=reason,
+        finish_reasons=(),
+        ended_at_s=now_s,
+    )
 
 
 def estimated_prompt_tokens(request: GenerationRequest) -> int:

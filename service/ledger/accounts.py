@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
-from service.core.account import Account, Accounts, Closing, Opening
+from service.core.account import Account, Accounts, Closing, Opening, closing_unrun
 from service.core.errors import ServiceError
-from service.core.events import Timing, Usage
 from service.core.identity import Identity
 from service.ledger.ledger import Ledger
 
 __all__ = ["LedgerAccounts"]
-
-_NOTHING = Usage(prompt_tokens=0, cached_prompt_tokens=0, output_tokens=0, reasoning_tokens=0)
 
 
 class LedgerAccounts:
@@ -66,14 +62,9 @@ class _RecordedAccount:
 
 def _unopened(opening: Opening, error: BaseException) -> Closing:
     """Return the end of a generation that never ran."""
-    now_s = time.time()
     outcome, reason = "client_cancelled", None
     if isinstance(error, ServiceError):
         outcome, reason = "rejected", error.reason.name
     elif isinstance(error, Exception):
         outcome, reason = "internal_error", "INTERNAL"
-    total_s = max(now_s - opening.received_at_s, 0.0)
-    timing = Timing(
-        queue_s=total_s, prefill_s=None, ttft_s=None, decode_s=None, total_s=total_s, output_tokens_per_s=0.0
-    )
-    return Closing(usage=_NOTHING, timing=timing, outcome=outcome, reason=reason, finish_reasons=(), ended_at_s=now_s)
+    return closing_unrun(opening.received_at_s, outcome, reason)

@@ -7,9 +7,17 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from service.core.errors import Violation
+from service.core.errors import Reason, ServiceError, Violation
 
-__all__ = ["MAX_ANNOTATION_BYTES", "MAX_KEY_CHARS", "Policy", "RetentionLimits", "content_digest", "policy_violations"]
+__all__ = [
+    "MAX_ANNOTATION_BYTES",
+    "MAX_KEY_CHARS",
+    "Policy",
+    "RetentionLimits",
+    "content_digest",
+    "key_reused",
+    "policy_violations",
+]
 
 MAX_KEY_CHARS: Final = 128
 MAX_ANNOTATION_BYTES: Final = 65_536
@@ -52,6 +60,15 @@ class Policy:
 def content_digest(content: bytes) -> bytes:
     """Return what stands for the content of a request; `content` is its deterministic form, without key and policy."""
     return hashlib.blake2b(content, digest_size=20).digest()
+
+
+def key_reused(generation_id: str) -> ServiceError:
+    """Return the refusal of a request whose key is that of another one, which started `generation_id`."""
+    return ServiceError(
+        Reason.IDEMPOTENCY_MISMATCH,
+        "The idempotency key was used for another request.",
+        metadata={"generationId": generation_id},
+    )
 
 
 def policy_violations(policy: Policy, limits: RetentionLimits) -> list[Violation]:

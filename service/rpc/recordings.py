@@ -28,7 +28,7 @@ from service.generation.limits import Limits
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
 from service.generation.watch import Cause
 from service.retention.log import EventLog
-from service.retention.policy import Policy, RetentionLimits
+from service.retention.policy import Policy, RetentionLimits, key_reused
 from service.rpc.call import CallRecord
 from service.rpc.convert_events import event_to_proto, started_of
 from service.rpc.drain import RETRY_AFTER_S
@@ -210,11 +210,7 @@ class Recordings:
         """Return what a request with this key joins; None if it is the first. IDEMPOTENCY_MISMATCH for another one."""
         found = self._by_key.get((tenant, policy.key)) if policy.key else None
         if found is not None and found.policy.digest != policy.digest:
-            raise ServiceError(
-                Reason.IDEMPOTENCY_MISMATCH,
-                "The idempotency key was used for another request.",
-                metadata={"generationId": found.id},
-            )
+            raise key_reused(found.id)
         return found
 
     def start(
@@ -288,10 +284,13 @@ class Recordings:
         return recording
 
     def _run(self, recording: Recording, work: Work, record: CallRecord | None) -> None:
-        task = asyncio.create_task(self._to_its_end(recording, work, record), name=f"record {recording.id}")
-        recording.task = task
+        recording.task = self._begin(self._to_its_end(recording, work, record), f"record {recording.id}")
+
+    def _begin(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _to_its_end(self, recording: Recording, work: Work, record: CallRecord | None) -> None:
         """Await `work`; what it returns or raises is how the log ends. Counts as running until others know."""
@@ -408,9 +407,7 @@ class Recordings:
         elif self.sharing is None:
             self._stop(recording)
         else:
-            task = asyncio.create_task(self._stop_unless_read(recording, self.sharing))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._stop_unless_read(recording, self.sharing), f"orphan {recording.id}")
 
     async def _stop_unless_read(self, recording: Recording, sharing: Sharing) -> None:
         if await sharing.has_readers(recording.id):

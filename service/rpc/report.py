@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from headrace.v1 import error_reason_pb2, generation_pb2
 from runtime import semconv
-from service.core.account import Closing
+from service.core.account import Closing, closing_unrun
 from service.core.errors import Reason
-from service.core.events import Timing, Usage
 from service.core.request import Priority
 from service.generation.live import EndedGeneration, GenerationState, LiveGeneration
 from service.rpc.call import CallRecord
@@ -71,17 +70,8 @@ def closing_of(live: LiveGeneration, call: CallRecord) -> Closing:
 
 def closing_of_none(call: CallRecord, created_at_s: float) -> Closing:
     """Return what an account is closed with whose generation could not begin."""
-    reason, total_s = _reason(call), time.time() - created_at_s
-    return Closing(
-        usage=Usage(prompt_tokens=0, cached_prompt_tokens=0, output_tokens=0, reasoning_tokens=0),
-        timing=Timing(
-            queue_s=total_s, prefill_s=None, ttft_s=None, decode_s=None, total_s=total_s, output_tokens_per_s=0.0
-        ),
-        outcome=call.outcome,
-        reason=None if reason is None else reason.name,
-        finish_reasons=(),
-        ended_at_s=time.time(),
-    )
+    reason = _reason(call)
+    return closing_unrun(created_at_s, call.outcome, None if reason is None else reason.name)
 
 
 def state_to_proto(

@@ -68,7 +68,7 @@ class Peers:
         while True:
             try:
                 async for channel, data in self._store.listen(names.questions, mine):
-                    if data and len(data) <= _MAX_BYTES:
+                    if len(data) <= _MAX_BYTES:
                         self._on_message(data, is_answer=channel == mine)
             except StoreError:
                 await asyncio.sleep(_PAUSE_S)

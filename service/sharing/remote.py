@@ -1,7 +1,7 @@
 """From the shared store to logs of this process: generations that run or ran at another replica, for readers here.
 
-One task reads all of them in one call. An owner that shows no sign of life ends
-its generations for their readers, within its lease.
+One task reads all of them in one call. An owner that shows no sign of life, for its
+lease and half of one more, ends its generations for their readers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Remotes:
     def follow(
         self, generation_id: str, owner: str, log: EventLog, on_end: Callable[[End], None], is_read: Callable[[], bool]
     ) -> None:
-        """Fill `log`, and say how the generation ended. Ends by itself when `is_read` says no and the log is idle."""
+        """Fill `log` until the generation ends, and say how; its owner is told while `is_read` says yes."""
         self._followed.setdefault(generation_id, []).append(_Followed(log, owner, on_end, is_read))
         self._looked_s = -math.inf  # its owner is told at once that it is read here
         if self._task is None or self._task.done():
@@ -116,7 +116,7 @@ class Remotes:
         if dead:
             await self._read()  # what it wrote at last
             for generation_id in dead:
-                self._end(generation_id, End(lost()))
+                self._end(generation_id, End(_lost()))
 
     def _end(self, generation_id: str, end: End) -> None:
         for one in self._followed.pop(generation_id, ()):
@@ -136,7 +136,7 @@ def _take(log: EventLog, entries: Sequence[Entry]) -> None:
                 log.append(event)
 
 
-def lost() -> ServiceError:
+def _lost() -> ServiceError:
     """Return what is said of a generation whose server is gone."""
     return ServiceError(
         Reason.GENERATION_LOST, "The server that ran this generation is gone, and the generation with it."

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from service.core.errors import Reason, ServiceError
 from service.retention.log import EventLog
+from service.retention.policy import key_reused
 from service.sharing.mirror import Mirror
 from service.sharing.names import Claim, End
 from service.sharing.peers import Answerer, Peers
@@ -75,7 +77,7 @@ class Sharing:
         another request has the key, STORE_UNAVAILABLE if nobody can tell. A key whose
         owner died, or knows nothing of its generation, is free.
         """
-        mine = Claim(generation_id, self.store.instance, digest)
+        mine = self._own_claim(generation_id, digest)
         try:
             while (theirs := await self.store.claim(tenant, key, mine, self._longest_s)) is not None:
                 if await self.store.has_ended(theirs.generation_id):
@@ -90,12 +92,11 @@ class Sharing:
         except StoreError as error:
             raise _cannot_promise(str(error)) from None
         if theirs is not None and theirs.digest != digest:
-            raise ServiceError(
-                Reason.IDEMPOTENCY_MISMATCH,
-                "The idempotency key was used for another request.",
-                metadata={"generationId": theirs.generation_id},
-            )
+            raise key_reused(theirs.generation_id)
         return theirs
+
+    def _own_claim(self, generation_id: str, digest: str) -> Claim:
+        return Claim(generation_id, self.store.instance, digest)
 
     async def _is_theirs(self, tenant: str, theirs: Claim) -> bool:
         """Return whether the owner of a key has its generation. STORE_UNAVAILABLE if it lives and does not say."""
@@ -112,9 +113,7 @@ class Sharing:
         self, generation_id: str, log: EventLog, facts: Mapping[str, bytes], key: tuple[str, str, str] | None
     ) -> None:
         """Show a log to the other replicas from now on. `key`: tenant, key and digest, if it has one."""
-        claim = None
-        if key is not None:
-            claim = (key[0], key[1], Claim(generation_id, self.store.instance, key[2]))
+        claim = None if key is None else (key[0], key[1], self._own_claim(generation_id, key[2]))
         self._mirror.add(generation_id, log, {**facts, "owner": self.store.instance.encode()}, claim)
 
     async def finish(
@@ -128,7 +127,7 @@ class Sharing:
             await self._mirror.settle(generation_id)
             await self.store.finish(generation_id, last, end, facts, kept_s)
             if key is not None:
-                await self.store.keep_claim(*key[:2], Claim(generation_id, self.store.instance, key[2]), kept_s)
+                await self.store.keep_claim(*key[:2], self._own_claim(generation_id, key[2]), kept_s)
 
         try:
             await tell()
@@ -150,7 +149,7 @@ class Sharing:
     async def free(self, tenant: str, key: str, generation_id: str, digest: str) -> None:
         """Free a key."""
         try:
-            await self.store.give_up(tenant, key, Claim(generation_id, self.store.instance, digest))
+            await self.store.give_up(tenant, key, self._own_claim(generation_id, digest))
         except StoreError as error:
             logger.warning("a key stays taken until its time is over: %s", error)
 
@@ -175,48 +174,36 @@ class Sharing:
 
     async def find(self, tenant: str, generation_id: str) -> dict[str, bytes] | None:
         """Return what is written down of a tenant's retained generation; None if there is none. STORE_UNAVAILABLE."""
-        try:
+        with _answering():
             facts = await self.store.description(generation_id)
-        except StoreError as error:
-            raise _unknown(error) from None
         return facts if facts and facts.get("tenant") == tenant.encode() else None
 
     async def find_key(self, tenant: str, key: str) -> str | None:
         """Return the id of the generation that a key is that of. STORE_UNAVAILABLE."""
-        try:
+        with _answering():
             claim = await self.store.claim_of(tenant, key)
-        except StoreError as error:
-            raise _unknown(error) from None
         return None if claim is None else claim.generation_id
 
     async def newest(self, generation_id: str) -> int:
         """Return the number of the newest event that is shown. STORE_UNAVAILABLE."""
-        try:
+        with _answering():
             return await self.store.newest(generation_id)
-        except StoreError as error:
-            raise _unknown(error) from None
 
     async def has_ended(self, generation_id: str) -> bool:
         """Return whether the end of a generation is shown. STORE_UNAVAILABLE."""
-        try:
+        with _answering():
             return await self.store.has_ended(generation_id)
-        except StoreError as error:
-            raise _unknown(error) from None
 
     async def is_alive(self, owner: str) -> bool:
         """Return whether a replica lives. STORE_UNAVAILABLE."""
-        try:
+        with _answering():
             return (await self.store.are_alive([owner]))[owner]
-        except StoreError as error:
-            raise _unknown(error) from None
 
     async def ask(self, kind: str, tenant: str, generation_id: str) -> bytes | None:
         """Return what the replica that has a generation says; None if none has. STORE_UNAVAILABLE."""
         assert self._peers is not None
-        try:
+        with _answering():
             return await self._peers.ask(kind, tenant, generation_id)
-        except StoreError as error:
-            raise _unknown(error) from None
 
     async def _keep_lease(self) -> None:
         while True:
@@ -250,10 +237,16 @@ def _cannot_promise(detail: str) -> ServiceError:
     )
 
 
-def _unknown(error: StoreError) -> ServiceError:
-    return ServiceError(
-        Reason.STORE_UNAVAILABLE,
-        "The store that replicas share does not answer, so it cannot be known whether another one has this generation.",
-        retry_after_s=_RETRY_AFTER_S,
-        detail=str(error),
-    )
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise STORE_UNAVAILABLE where the store does not answer a question about other replicas."""
+    try:
+        yield
+    except StoreError as error:
+        raise ServiceError(
+            Reason.STORE_UNAVAILABLE,
+            "The store that replicas share does not answer, so it cannot be known whether another one has this "
+            "generation.",
+            retry_after_s=_RETRY_AFTER_S,
+            detail=str(error),
+        ) from None

@@ -6,7 +6,6 @@ one transaction or script, so that replicas cannot come in between.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from redis.exceptions import RedisError
 from service.sharing.names import Claim, End, Names
 
 __all__ = ["Entry", "SharedStore", "StoreError"]
-
-logger = logging.getLogger("headrace.service")
 
 _CONNECTIONS: Final = 32
 _END: Final = b"end"
@@ -55,7 +52,6 @@ class SharedStore:
         self.instance = secrets.token_hex(8)
         self.names = Names(prefix)
         self.lease_s = lease_s
-        self._timeout_s = timeout_s
         pool = redis.BlockingConnectionPool.from_url(
             url,
             socket_timeout=timeout_s,
@@ -101,8 +97,7 @@ class SharedStore:
                 if await self._redis.set(name, mine.encode(), nx=True, px=round(keep_s * 1000)):
                     return None
                 found = await self._redis.get(name)
-            if found is not None:
-                with _failures():
+                if found is not None:
                     return Claim.decode(found)
 
     async def claim_of(self, tenant: str, key: str) -> Claim | None:
@@ -227,7 +222,6 @@ class SharedStore:
         with _failures():
             async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
                 await pubsub.subscribe(*channels)
-                yield "", b""  # from now on nothing is missed
                 while True:
                     message = await pubsub.get_message(timeout=1.0)
                     if message is not None:

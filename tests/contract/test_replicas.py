@@ -16,8 +16,10 @@ from headrace.v1 import generation_pb2 as gen
 from service.retention.policy import RetentionLimits
 from service.sharing.sharing import Sharing
 from service.sharing.store import SharedStore
+from tests.support import retained
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.service import Failure, GenerateRequest, RunningService, eventually, running_service, script
+from tests.support.retained import attached, refused
+from tests.support.service import GenerateRequest, RunningService, eventually, running_service, script, text_of
 
 TOKENS = [f"{number} " for number in range(60)]
 WHOLE = "".join(TOKENS)
@@ -45,31 +47,11 @@ async def two(redis: RedisServer, **retention: Any) -> AsyncIterator[tuple[Runni
 
 
 def keyed(prompt: str = ANSWER, key: str = "k1", **fields: Any) -> GenerateRequest:
-    return GenerateRequest(model="sim", prompt=prompt, idempotency_key=key, **fields)
-
-
-def text_of(events: list[gen.GenerateResponse]) -> str:
-    return "".join(event.delta.text for event in events)
+    return retained.keyed(prompt, key, **fields)
 
 
 def started(*services: RunningService) -> int:
     return sum(service.sim.started for service in services)
-
-
-async def attached(service: RunningService, after: int = 0, **target: Any) -> list[gen.GenerateResponse]:
-    metadata = target.pop("metadata", ())
-    call = service.generation.AttachGeneration(
-        gen.AttachGenerationRequest(after_sequence=after, **target), timeout=20, metadata=metadata
-    )
-    return [event async for event in call]
-
-
-async def refused(awaitable: Any) -> Failure:
-    try:
-        await awaitable
-    except grpc.aio.AioRpcError as error:
-        return Failure(error, 0)
-    raise AssertionError("the call did not fail")
 
 
 async def test_two_hundred_duplicates_over_two_replicas_run_once_and_read_the_same(redis: RedisServer) -> None:

@@ -16,15 +16,17 @@ from headrace.v1 import generation_pb2 as gen
 from service.core.account import Account, NoAccounts, Opening
 from service.generation.limits import Limits
 from service.retention.policy import RetentionLimits
+from tests.support import retained
 from tests.support.garbage import kept_by_cycles
+from tests.support.retained import attached, refused
 from tests.support.service import (
-    Failure,
     GenerateRequest,
     RunningService,
     eventually,
     running_service,
     script,
     simulated_model,
+    text_of,
 )
 
 ANSWER = script(tokens=list("abcdefghij"), output_tokens=10, token_ms=10)
@@ -34,7 +36,7 @@ BOB = (("authorization", "Bearer bob"),)
 
 
 def keyed(prompt: str = ANSWER, key: str = "k1", **fields: Any) -> GenerateRequest:
-    return GenerateRequest(model="sim", prompt=prompt, idempotency_key=key, **fields)
+    return retained.keyed(prompt, key, **fields)
 
 
 def policy(retain_s: float | None = None, *, continues: bool = False, annotation: bytes = b"") -> gen.RetentionPolicy:
@@ -44,33 +46,9 @@ def policy(retain_s: float | None = None, *, continues: bool = False, annotation
     return message
 
 
-async def attached(service: RunningService, after: int = 0, **target: Any) -> list[gen.GenerateResponse]:
-    metadata = target.pop("metadata", ())
-    call = service.generation.AttachGeneration(
-        gen.AttachGenerationRequest(after_sequence=after, **target), timeout=20, metadata=metadata
-    )
-    return [event async for event in call]
-
-
-async def refused(awaitable: Any) -> Failure:
-    try:
-        await awaitable
-    except grpc.aio.AioRpcError as error:
-        return Failure(error, 0)
-    raise AssertionError("the call did not fail")
-
-
 async def get(service: RunningService, **fields: Any) -> gen.GetGenerationResponse:
     metadata = fields.pop("metadata", ())
     return await service.generation.GetGeneration(gen.GetGenerationRequest(**fields), timeout=5, metadata=metadata)
-
-
-async def id_of(call: Any) -> str:
-    return str(dict(await call.initial_metadata())["x-generation-id"])
-
-
-def text_of(events: list[gen.GenerateResponse]) -> str:
-    return "".join(event.delta.text for event in events)
 
 
 # Keys
