@@ -75,6 +75,7 @@ def kept_a_call(way: str) -> float:
 def test_a_call_that_is_left_keeps_no_memory() -> None:
     kept, as_it_comes = kept_a_call("given back"), kept_a_call("as it comes")
 
-    assert kept < 100
+    assert kept < 80
     # When this fails, grpcio gives the memory back by itself: service/rpc/batches.py can go.
-    assert as_it_comes > 200, "grpcio's own leak is mended"
+    # How much it is depends on how far a call has come: 370 bytes on a quiet machine, 170 on one that is busy.
+    assert as_it_comes > 100, "grpcio's own leak is mended"
