@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -53,7 +54,18 @@ def _check_files(settings: GatewaySettings) -> None:
 
 
 async def _run(settings: GatewaySettings) -> int:
-    telemetry = otel.configure("headrace-gateway", _version())
+    try:
+        telemetry = otel.configure(
+            "headrace-gateway",
+            _version(),
+            objectives=settings.objectives,
+            keep_notable=settings.keep_notable_traces,
+            metrics_host=settings.metrics_host,
+            metrics_port=settings.metrics_port,
+        )
+    except otel.TelemetryError as error:
+        logging.getLogger("gateway").error("cannot start: %s", error)
+        return 1
     try:
         return await serve_guarded(GatewayServer(Gateway(settings, version=_version())), settings)
     finally:

@@ -66,7 +66,7 @@ class Gateway:
         self._generations: Generations | None = None
         self._readiness: Readiness | None = None
         app = with_cors(Handover(_api(self, version)), settings.cors_origins)
-        telemetry = GatewayTelemetry(settings.trust_inbound_trace, tracers=tracers, meters=meters)
+        telemetry = GatewayTelemetry(settings.trust_inbound_trace, settings.objectives, tracers=tracers, meters=meters)
         self._app = OutermostLayer(app, telemetry, lambda: self.is_leaving)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -31,4 +31,5 @@ def _options(
         budget=Budget.of(exchange.began_s, limit_s, settings.deadline_margin_ms / 1000, soft_s),
         metadata=metadata_from(request.headers, exchange.request_id),
         context=exchange.context,
+        trailers=exchange.trailers,
     )

@@ -9,21 +9,20 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from runtime.logs import LogFormat
-from runtime.settings import Settings
+from runtime.telemetry_settings import TelemetrySettings
 
 __all__ = ["GatewaySettings"]
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Transport = Literal["grpcio", "asyncio"]
-InboundTrace = Literal["never", "link", "parent"]
 
 
 def _comma_separated(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class GatewaySettings(Settings):
+class GatewaySettings(TelemetrySettings):
     """Settings of the gateway: `port` is the variable HEADRACE_GATEWAY_PORT and the flag --port."""
 
     model_config = SettingsConfigDict(env_prefix="HEADRACE_GATEWAY_")
@@ -122,11 +121,6 @@ class GatewaySettings(Settings):
         description="After SIGTERM: seconds that running requests get to finish; then they end with an error.",
     )
 
-    trust_inbound_trace: InboundTrace = Field(
-        default="parent",
-        description="What a caller's traceparent is to the gateway's span: its parent, a link, or nothing. Use link "
-        "where strangers can call: their sampled flag would else decide what is recorded.",
-    )
     log_level: LogLevel = Field(default="info", description="Least level that is logged.")
     log_format: LogFormat = Field(default="auto", description="json, text, or auto: text on a terminal.")
 

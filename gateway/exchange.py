@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from opentelemetry.context import Context
@@ -46,6 +46,7 @@ class Exchange:
     call: GenerationCall | None = None
     reader: GenerationReader | None = None
     first_output_s: float | None = None
+    trailers: dict[str, str] = field(default_factory=dict)  # that calls to the service ended with
     work: ASGIApp | None = None  # what makes the response behind the framework; `gateway.handover` has the reason
 
     def elapsed_s(self) -> float:

@@ -7,20 +7,23 @@ the service and from route templates, never from the caller.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from gateway.config import InboundTrace
 from gateway.exchange import Exchange
+from gateway.openai.answers import GenerationReader
+from runtime import metrics as table
 from runtime import semconv
+from runtime.slo import KEEP_TRAILER, Objectives, keep_reason
+from runtime.telemetry_settings import InboundTrace
 
 __all__ = ["GatewayTelemetry"]
 
@@ -39,38 +42,23 @@ class GatewayTelemetry:
     def __init__(
         self,
         trust_inbound_trace: InboundTrace,
+        objectives: Objectives | None = None,
         *,
         tracers: trace.TracerProvider | None = None,
         meters: metrics.MeterProvider | None = None,
     ) -> None:
         self._trust = trust_inbound_trace
+        self._objectives = objectives or Objectives()
         self._propagator = TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("headrace.gateway", tracer_provider=tracers)
         meter = metrics.get_meter("headrace.gateway", meter_provider=meters)
-        self._http_duration = meter.create_histogram(
-            semconv.METRIC_HTTP_SERVER_DURATION,
-            unit="s",
-            description="Request received to the last byte of the answer handed over, or to the client's leaving.",
-            explicit_bucket_boundaries_advisory=list(semconv.RPC_BOUNDS),
-        )
-        self._active = meter.create_up_down_counter(
-            "http.server.active_requests", unit="{request}", description="Requests being served."
-        )
-        self._duration = meter.create_histogram(
-            semconv.METRIC_CLIENT_DURATION,
-            unit="s",
-            description="Whole generation as the gateway sees it.",
-            explicit_bucket_boundaries_advisory=list(semconv.DURATION_BOUNDS),
-        )
-        self._ttfc = meter.create_histogram(
-            semconv.METRIC_CLIENT_TTFC,
-            unit="s",
-            description="Request received to the first text handed over; streams only.",
-            explicit_bucket_boundaries_advisory=list(semconv.TTFT_BOUNDS),
-        )
-        self._outcomes = meter.create_counter(
-            "headrace.gateway.generations", unit="{request}", description="Generations by how they ended."
-        )
+        self._http_duration = table.HTTP_DURATION.histogram(meter)
+        self._active = table.HTTP_ACTIVE.up_down_counter(meter)
+        self._duration = table.CLIENT_DURATION.histogram(meter)
+        self._ttfc = table.CLIENT_TTFC.histogram(meter)
+        self._tokens = table.CLIENT_TOKENS.histogram(meter)
+        self._outcomes = table.GATEWAY_GENERATIONS.counter(meter)
+        self._disconnects = table.DISCONNECTS.counter(meter)
 
     def start(self, scope: Scope, headers: Headers) -> tuple[Span, Context]:
         """Start the SERVER span of a request; return it and the context that holds it."""
@@ -114,11 +102,27 @@ class GatewayTelemetry:
             span.set_attribute(semconv.ERROR_REASON, exchange.error.reason)
         if error_type is not None:
             span.set_status(StatusCode.ERROR)
+        if (keep := self._keep_reason(exchange, error_type)) is not None:
+            span.set_attribute(semconv.KEEP, keep)
         self._end_generation(exchange, span, duration_s, error_type)
         span.end()
         level = logging.DEBUG if route in _PROBES else logging.INFO
         if access_log.isEnabledFor(level):
-            access_log.log(level, "request", extra=_log_fields(scope, exchange, route, status, duration_s))
+            access_log.log(level, "request", extra=_log_fields(scope, exchange, span, route, status, duration_s))
+
+    def _keep_reason(self, exchange: Exchange, error_type: str | None) -> str | None:
+        """Return why this trace is worth to be kept: as the service says, or as it was seen from here."""
+        if (told := exchange.trailers.get(KEEP_TRAILER)) is not None:
+            return told
+        is_slow = False
+        limit_s, first_s = self._objectives.ttft_s, exchange.first_output_s
+        if exchange.call is not None and exchange.call.stream and limit_s is not None:
+            # A client who leaves before the first output has waited for it until then.
+            waited_s = exchange.elapsed_s() if first_s is None and exchange.outcome == "client_cancelled" else first_s
+            is_slow = waited_s is not None and waited_s > limit_s
+        return keep_reason(
+            {"ttft": not is_slow}, failed=error_type is not None, max_gap_s=0.0, stall_s=self._objectives.stall_s
+        )
 
     def _end_generation(self, exchange: Exchange, span: Span, duration_s: float, error_type: str | None) -> None:
         call, reader = exchange.call, exchange.reader
@@ -135,9 +139,17 @@ class GatewayTelemetry:
             {semconv.GEN_AI_OPERATION: call.endpoint.value, semconv.OUTCOME: exchange.outcome},
             context=exchange.context,
         )
+        if exchange.outcome == "client_cancelled":
+            phase = "before_first_output" if exchange.first_output_s is None else "after_first_output"
+            self._disconnects.add(1, {semconv.GEN_AI_OPERATION: call.endpoint.value, semconv.DISCONNECT_PHASE: phase})
         failed: Attributes = {} if error_type is None else {semconv.ERROR_TYPE: error_type}
         self._duration.record(duration_s, {**generation, **failed}, context=exchange.context)
         span.set_attributes({**generation, semconv.GEN_AI_REQUEST_STREAM: call.stream})
+        for token_type, tokens in _tokens(reader):
+            self._tokens.record(tokens, {**generation, semconv.GEN_AI_TOKEN_TYPE: token_type}, context=exchange.context)
+        if (ttft_s := _ttft_s(reader)) is not None:
+            # By the service's own clock: what it is less than time_to_first_chunk went by on the way.
+            span.set_attribute(semconv.UPSTREAM_TTFT_S, ttft_s)
         if reader.has_started:
             span.set_attribute(semconv.GEN_AI_RESPONSE_ID, reader.generation_id)
         if exchange.first_output_s is not None and call.stream:
@@ -153,6 +165,21 @@ class GatewayTelemetry:
             return caller, []
         span_context = trace.get_current_span(caller).get_span_context()
         return Context(), [Link(span_context)] if span_context.is_valid else []
+
+
+def _ttft_s(reader: GenerationReader) -> float | None:
+    timing = reader.timing
+    if timing is None or not timing.HasField("time_to_first_token"):
+        return None
+    return timing.time_to_first_token.seconds + timing.time_to_first_token.nanos / 1e9
+
+
+def _tokens(reader: GenerationReader) -> Iterator[tuple[str, int]]:
+    usage = reader.usage
+    if usage is not None and usage.HasField("prompt_token_count"):
+        yield "input", usage.prompt_token_count
+    if usage is not None and usage.HasField("output_token_count"):
+        yield "output", usage.output_token_count
 
 
 def _method(scope: Scope) -> str:
@@ -171,10 +198,12 @@ def _error_type(exchange: Exchange, status: int) -> str | None:
 
 
 def _log_fields(
-    scope: Scope, exchange: Exchange, route: str | None, status: int, duration_s: float
+    scope: Scope, exchange: Exchange, span: Span, route: str | None, status: int, duration_s: float
 ) -> Mapping[str, object]:
+    context = span.get_span_context()
     fields: dict[str, object] = {
         "request_id": exchange.request_id,
+        "trace_id": format_trace_id(context.trace_id) if context.is_valid else None,
         "method": _method(scope),
         "route": route,
         "status": status,
@@ -189,6 +218,8 @@ def _log_fields(
         fields["model"] = reader.model if reader.has_started else None
         fields["generation_id"] = reader.generation_id or None
         fields["ttfc_ms"] = None if exchange.first_output_s is None else round(exchange.first_output_s * 1000, 1)
+        ttft_s = _ttft_s(reader)
+        fields["ttft_ms"] = None if ttft_s is None else round(ttft_s * 1000, 1)  # by the service's clock
         if reader.usage is not None and reader.usage.HasField("output_token_count"):
             fields["output_tokens"] = reader.usage.output_token_count
     return fields

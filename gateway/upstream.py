@@ -51,6 +51,8 @@ class CallOptions:
     context: Context
     # The generations that were begun with them.
     begun: list[GenerationStream] = field(default_factory=list)
+    # Filled with the trailing metadata of each that has ended.
+    trailers: dict[str, str] = field(default_factory=dict)
 
     def left_s(self) -> float:
         """Return the deadline of a call that begins now, seconds. ApiError (504) if nothing is left for one."""
@@ -88,11 +90,15 @@ class Upstream:
     ) -> AsyncIterator[GenerationStream]:
         """Run one generation; leaving the block cancels it. ApiError for every failure of the call."""
         with _as_api_error(options, naming):
-            async with self._client.generate(
+            generation = self._client.generate(
                 request, timeout_s=options.left_s(), metadata=options.metadata, context=options.context
-            ) as events:
-                options.begun.append(events)
-                yield events
+            )
+            try:
+                async with generation as events:
+                    options.begun.append(events)
+                    yield events
+            finally:
+                options.trailers.update(generation.trailers)
 
     @asynccontextmanager
     async def attach(self, generation_id: str, options: CallOptions, naming: Naming) -> AsyncIterator[GenerationStream]:

@@ -1,4 +1,4 @@
-"""Names of spans' attributes and of metrics, in one place.
+"""Names of spans' attributes, and boundaries of histograms, in one place; metrics stand in `runtime.metrics`.
 
 OpenTelemetry's GenAI conventions are still in development and have moved out
 of the main repository; the Python constants are marked as deprecated. So the
@@ -52,6 +52,8 @@ GEN_AI_LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
 GEN_AI_LATENCY_PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
 GEN_AI_LATENCY_DECODE: Final = "gen_ai.latency.time_in_model_decode"
 
+GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"
+
 # Our own.
 REQUEST_ID: Final = "headrace.request.id"
 TENANT: Final = "headrace.tenant"
@@ -62,6 +64,8 @@ OUTCOME: Final = "headrace.stream.outcome"
 MESSAGES: Final = "headrace.stream.messages"
 MAX_GAP_S: Final = "headrace.stream.max_gap_s"
 TTFT_S: Final = "headrace.ttft_s"
+# The service's, on the gateway's span: another name, so that nobody counts it twice.
+UPSTREAM_TTFT_S: Final = "headrace.upstream.ttft_s"
 QUEUE_S: Final = "headrace.queue_s"
 ERROR_REASON: Final = "headrace.error.reason"
 CONTRACT: Final = "headrace.engine.contract"
@@ -71,22 +75,16 @@ LEDGER_RECORD: Final = "headrace.ledger.record"
 STOP_OUTCOME: Final = "headrace.engine.stop_outcome"
 PRIORITY: Final = "headrace.priority"
 LIMIT: Final = "headrace.limit"
-
-# Metrics.
-METRIC_CANCEL: Final = "headrace.server.cancel.duration"
-METRIC_ENGINE_STOP: Final = "headrace.server.engine_stop.duration"
-METRIC_LIMITED: Final = "headrace.server.limited"
-METRIC_LIMITS_SHARED: Final = "headrace.server.limits.shared"
-METRIC_QUEUE_SIZE: Final = "headrace.server.queue.size"
-METRIC_SLOTS_USED: Final = "headrace.server.slots.used"
-METRIC_SLOTS_LIMIT: Final = "headrace.server.slots.limit"
-METRIC_SERVER_DURATION: Final = "gen_ai.server.request.duration"
-METRIC_SERVER_TTFT: Final = "gen_ai.server.time_to_first_token"
-METRIC_SERVER_TPOT: Final = "gen_ai.server.time_per_output_token"
-METRIC_RPC_SERVER_DURATION: Final = "rpc.server.call.duration"
-METRIC_HTTP_SERVER_DURATION: Final = "http.server.request.duration"
-METRIC_CLIENT_DURATION: Final = "gen_ai.client.operation.duration"
-METRIC_CLIENT_TTFC: Final = "gen_ai.client.operation.time_to_first_chunk"
+READER_LAG_S: Final = "headrace.reader.lag_s"
+PREFILL_S: Final = "headrace.prefill_s"
+DECODE_S: Final = "headrace.decode_s"
+SLO_NAME: Final = "headrace.slo.name"
+SLO_MET: Final = "headrace.slo.met"
+SLO_TTFT_MET: Final = "headrace.slo.ttft_met"
+# Why a trace is worth to be kept whatever the sampler said: slow, stalled or failed.
+KEEP: Final = "headrace.sampling.keep"
+SAMPLING_DECISION: Final = "headrace.sampling.decision"
+DISCONNECT_PHASE: Final = "headrace.disconnect.phase"
 
 # Histogram boundaries, seconds. The conventions' own, extended to the length
 # of real generations; TTFT is a superset of the conventions' and of the edges
@@ -104,6 +102,11 @@ TTFT_BOUNDS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75,
     1.0, 1.5, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
+# Between tokens, from a fast engine's step to a stall.
+GAP_BOUNDS: Final = (
+    0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+TOKEN_BOUNDS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 TPOT_BOUNDS: Final = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
 )  # fmt: skip

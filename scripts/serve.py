@@ -35,6 +35,8 @@ EXIT_POLL_S = 0.05
 DEFAULT_GRACE_S = "30"
 # prctl(2): the signal that a process gets when its parent dies.
 PR_SET_PDEATHSIG = 1
+# Of service and gateway, unless they are told others.
+METRICS_PORTS = ("9464", "9465")
 # Two signals that come together are one to who gets them.
 SIGNAL_GAP_S = 0.2
 # After a second signal, until it is killed.
@@ -100,7 +102,10 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
-    addresses = [_grpc(), _http(), *_admin(), *(local_triton.addresses() if contract else ())]
+    # `headrace top` and Prometheus read there.
+    for port, variable in zip(METRICS_PORTS, ("HEADRACE_METRICS_PORT", "HEADRACE_GATEWAY_METRICS_PORT"), strict=True):
+        os.environ.setdefault(variable, port)
+    addresses = [_grpc(), _http(), *_admin(), *_metrics(), *(local_triton.addresses() if contract else ())]
     ports = Counter(port for _, port in addresses if port != "0")
     if twice := [port for port, times in ports.items() if times > 1]:
         print(f"headrace: port {' and '.join(twice)} is set for two of the listeners", file=sys.stderr)
@@ -214,6 +219,14 @@ def _http() -> tuple[str, str]:
 def _admin() -> list[tuple[str, str]]:
     port = os.environ.get("HEADRACE_ADMIN_PORT")
     return [(os.environ.get("HEADRACE_ADMIN_HOST", "127.0.0.1"), port)] if port else []
+
+
+def _metrics() -> list[tuple[str, str]]:
+    return [
+        (os.environ.get(f"HEADRACE_{process}METRICS_HOST", "127.0.0.1"), port)
+        for process in ("", "GATEWAY_")
+        if (port := os.environ.get(f"HEADRACE_{process}METRICS_PORT"))
+    ]
 
 
 def _is_taken(host: str, port: str) -> bool:

@@ -66,7 +66,18 @@ async def _serve(
     limiter: Limiter | None,
 ) -> int:
     signals = _Signals()
-    telemetry = otel.configure("headrace-service", __version__)
+    try:
+        telemetry = otel.configure(
+            "headrace-service",
+            __version__,
+            objectives=settings.objectives,
+            keep_notable=settings.keep_notable_traces,
+            metrics_host=settings.metrics_host,
+            metrics_port=settings.metrics_port,
+        )
+    except otel.TelemetryError as error:
+        logger.error("cannot start: %s", error)
+        return 1
     opening = asyncio.create_task(open_models(declarations))
     asked_to_stop = asyncio.create_task(signals.first.wait())
     await asyncio.wait((opening, asked_to_stop), return_when=asyncio.FIRST_COMPLETED)
@@ -113,6 +124,7 @@ async def _serve(
             retention=_retention(settings),
             authenticator=authenticator,
             sharing=sharing,
+            objectives=settings.objectives,
         )
         if limiter is not None:
             server.monitor.hints.append(limiter.problem)
@@ -214,6 +226,7 @@ def _server_options(settings: ServiceSettings) -> ServerOptions:
         tls=tls,
         max_message_bytes=settings.max_message_bytes,
         health_interval_s=settings.health_interval_s,
+        trust_inbound_trace=settings.trust_inbound_trace,
     )
 
 

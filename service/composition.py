@@ -30,7 +30,7 @@ from service.core.errors import Reason, ServiceError
 from service.core.request import Sampling
 from service.ledger import Ledger, open_store, parse_address
 from service.parsing import ReasoningFormat, ToolFormat, reasoning_format_of, tool_format_of
-from service.telemetry.instruments import record_engine_stop, record_ledger_lost, watch_slots
+from service.telemetry.instruments import record_engine_stop, record_ledger_lost, watch_model, watch_slots
 from service.telemetry.limits import record_limited, record_shared
 from service.templates import ChatTemplate, TemplateError, load_template
 from service.tenancy.authenticator import Authenticator
@@ -325,7 +325,7 @@ def _model(declaration: ModelDeclaration, backend: Backend, tokenizer: JsonToken
     template = _template(declaration, info)
     context = declaration.max_context_tokens or info.max_context_tokens
     most = declaration.max_output_tokens if context is None else min(declaration.max_output_tokens, context)
-    return Model(
+    model = Model(
         id=declaration.id,
         backend=backend,
         slots=_slots(declaration, info),
@@ -346,3 +346,5 @@ def _model(declaration: ModelDeclaration, backend: Backend, tokenizer: JsonToken
         default_sampling=Sampling(**declaration.sampling.model_dump(exclude_none=True)),
         health=Health.LOADING,
     )
+    watch_model(model)
+    return model

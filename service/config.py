@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from runtime.addresses import is_loopback
 from runtime.logs import LogFormat
-from runtime.settings import Settings
+from runtime.telemetry_settings import TelemetrySettings
 from service.admission.limits import DEFAULT_BATCH_TURN, DEFAULT_WAITING, reserved_problem
 from service.backends.triton.options import ContractName
 from service.catalog.file import ReasoningParserName, ToolParserName
@@ -23,7 +23,7 @@ _JWT_ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512
 BackendName = Literal["llamacpp", "triton", "simulator"]
 
 
-class ServiceSettings(Settings):
+class ServiceSettings(TelemetrySettings):
     """Settings of `python -m service`. Durations end in `_s` and are seconds, sizes in `_bytes`."""
 
     host: str = Field(

@@ -27,7 +27,7 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request. `granted_s` is on the clock of whoever gives the times.
+    """One request. `entered_s` and `granted_s` are on the clock of whoever gives the times.
 
     `arrival` and `place` are the line's own: of two in one line the lesser came first.
     """
@@ -36,6 +36,7 @@ class Entry:
     priority: Priority
     tenant: str
     state: State = State.WAITING
+    entered_s: float = 0.0
     granted_s: float = 0.0
     arrival: int = 0
     place: int = 0

@@ -98,7 +98,7 @@ class AdmissionQueue:
         is_free = self._may_start(line, priority, count)
         if not is_free and self.is_full(priority, tenant, share):
             return None
-        entry = Entry(count, priority, tenant)
+        entry = Entry(count, priority, tenant, entered_s=now_s)
         if is_free:
             self._start(entry, line, now_s)
         else:

@@ -124,6 +124,11 @@ class Slots:
         """Return how many requests of a class wait."""
         return self._queue.waiting_of(priority)
 
+    def oldest_wait_s(self, priority: Priority) -> float:
+        """Return how long the one of a class has waited that waits longest, 0 if nobody does; from any thread."""
+        waiting = [entry.entered_s for entry in list(self._waiters) if entry.priority is priority]
+        return self._clock() - min(waiting) if waiting else 0.0
+
     def was_full_within(self, seconds: float) -> bool:
         """Return whether a line has refused a request in the last `seconds`."""
         return self._refused_s is not None and self._clock() - self._refused_s <= seconds

@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Model:
     """One model as it is served.
 

@@ -45,6 +45,12 @@ class StreamClock:
         """Received to first token; None when there was none."""
         return None if self.first_s is None else self.first_s - self.received_s
 
+    def tpot_s(self, output_tokens: int | None, choices: int) -> float | None:
+        """Decode time per token after the first of each choice; None where that cannot be said."""
+        if self.first_s is None or self.last_s is None or output_tokens is None or output_tokens <= choices:
+            return None
+        return (self.last_s - self.first_s) / (output_tokens - choices) or None
+
     def timing(self, now_s: float, output_tokens: int | None, choices: int) -> Timing:
         """Return the report. `output_tokens` over all choices, None if unknown."""
         admitted_s = now_s if self.admitted_s is None else self.admitted_s

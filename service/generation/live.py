@@ -117,6 +117,11 @@ class LiveGeneration:
         """QUEUED or RUNNING: a live generation has a reader who still reads."""
         return GenerationState.QUEUED if self.generation.clock.admitted_s is None else GenerationState.RUNNING
 
+    @property
+    def reader_lag_s(self) -> float | None:
+        """How long events waited behind others that the reader had not taken; None of a retained generation."""
+        return self.outbox.lag_s
+
     def let_go(self) -> None:
         """Forget the failure, once it was told: it holds the frames that it passed, and those this object."""
         self.failure = None

@@ -8,6 +8,7 @@ constant memory.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 
 from service.core.events import Delta, Event, Queued, ToolCallPiece
@@ -28,10 +29,12 @@ class Outbox:
 
     `is_full` asks whoever puts to wait for `room` before the next one; `put` itself
     takes everything, so that the end of a generation never waits. `taken` counts
-    events that the reader has.
+    events that the reader has; `lag_s` is how long, in all, events waited behind others
+    that it had not taken; None where nobody can say.
     """
 
-    __slots__ = ("_bytes", "_error", "_is_closed", "_max_bytes", "_max_events", "_reader", "_room", "_waiting", "taken")
+    __slots__ = ("_behind_s", "_bytes", "_error", "_is_closed", "_max_bytes", "_max_events", "_reader", "_room",
+                 "_waiting", "lag_s", "taken")  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self._max_events = limits.unsent_events
@@ -43,6 +46,9 @@ class Outbox:
         self._error: BaseException | None = None
         self._is_closed = False
         self.taken = 0
+        self.lag_s: float | None = 0.0
+        # Since when something waits behind something else; None while nothing does.
+        self._behind_s: float | None = None
 
     @property
     def waiting(self) -> int:
@@ -65,6 +71,8 @@ class Outbox:
         if type(event) is Delta:
             self._bytes += _size(event)
         if waiting:
+            if self._behind_s is None:
+                self._behind_s = time.monotonic()
             joined = _joined(waiting[-1], event)
             if joined is not None:
                 waiting[-1] = joined
@@ -75,6 +83,11 @@ class Outbox:
             self._reader = None
             if not reader.done():
                 reader.set_result(None)
+
+    def _note_lag(self) -> None:
+        if self._behind_s is not None and self.lag_s is not None:
+            self.lag_s += time.monotonic() - self._behind_s
+        self._behind_s = None
 
     def close(self, error: BaseException | None = None, *, drops: bool = False) -> None:
         """Say that nothing follows, and what the reader gets at the end; `drops` what still waits. The first counts."""
@@ -104,6 +117,8 @@ class Outbox:
             await self._reader
         event = self._waiting.popleft()
         self.taken += 1
+        if self._behind_s is not None and not self._waiting:
+            self._note_lag()
         if type(event) is Delta:
             self._bytes -= _size(event)
         room = self._room

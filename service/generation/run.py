@@ -85,6 +85,8 @@ class Generation:
         async with slots.enter(taken, priority=priority, tenant=self.tenant) as ticket:
             self.ticket, ahead = ticket, -1
             self.watch.enter(Phase.QUEUE, time.monotonic())
+            if not ticket.is_granted:
+                self.trace.waits()
             while not ticket.is_granted and not self.watch.ends_softly():
                 if output.queue_events and (now_ahead := ticket.ahead) != ahead:
                     ahead = now_ahead

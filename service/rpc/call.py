@@ -62,6 +62,8 @@ class CallRecord:
     last_sequence: int = 0
     # Initial metadata beside the ids.
     headers: Sequence[tuple[str, str]] = ()
+    # Trailing metadata: where the time went, and whether this trace is worth to be kept.
+    trailers: Sequence[tuple[str, str]] = ()
     # Told the outcome, once, when the call is over.
     on_end: Callable[[str], None] | None = None
     # True once a log line has told the end of this call.

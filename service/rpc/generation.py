@@ -326,6 +326,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         finally:
             # A line of its own tells of the generation.
             call.is_logged = recording.ended is not None
+            call.trailers = recording.trailers
 
     async def _serve(self, live: LiveGeneration, reader: ReaderWatch, call: CallRecord, context: Any) -> None:
         async with live:

@@ -29,6 +29,7 @@ class Inlet(Outbox):
         self, limits: Limits, log: EventLog, write: Callable[[Event], None], is_read: Callable[[], bool]
     ) -> None:
         super().__init__(limits)
+        self.lag_s = None  # its readers have a log, and each its own pace
         self._log = log
         self._write = write
         self._is_read = is_read

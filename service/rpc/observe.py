@@ -17,11 +17,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from runtime import semconv
+from runtime.telemetry_settings import InboundTrace
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.rpc.authentication import authenticate, unchecked_identity
 from service.rpc.call import CallRecord, remaining_s, set_current_call
@@ -67,7 +69,8 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
     `ServiceError` becomes its status; any other exception becomes INTERNAL
     with a fixed text and one log line that has the request id and the trace. The
     outcome of every Generate call is counted. Without an authenticator everybody
-    may call, and callers are told apart by what they send.
+    may call, and callers are told apart by what they send. `trust_inbound_trace` says
+    what a caller's trace is to ours.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
         outcomes: Outcomes | None = None,
         door: Door | None = None,
         authenticator: Authenticator | None = None,
+        trust_inbound_trace: InboundTrace = "parent",
     ) -> None:
+        self._trust = trust_inbound_trace
         self._count = None if outcomes is None else outcomes.count
         self._door = door or Door()
         self._authenticator = authenticator
@@ -92,13 +97,14 @@ class ObservingInterceptor(grpc.aio.ServerInterceptor):
                     handler.unary_stream,
                     self._door,
                     self._authenticator,
+                    self._trust,
                     self._count if method == _GENERATE else None,
                 ),
                 _tolerant(handler.request_deserializer),
                 _encoded,
             )
         return grpc.unary_unary_rpc_method_handler(
-            _observed(method, handler.unary_unary, self._door, self._authenticator),
+            _observed(method, handler.unary_unary, self._door, self._authenticator, self._trust),
             _tolerant(handler.request_deserializer),
             handler.response_serializer,
         )
@@ -129,10 +135,11 @@ def _observed(
     behavior: Callable[[Any, Any], Awaitable[Any]],
     door: Door,
     authenticator: Authenticator | None,
+    trust: InboundTrace,
     count: Callable[[str], None] | None = None,
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     async def serve(request: Any, context: Any) -> Any:
-        call = _open(method, context)
+        call = _open(method, context, trust)
         call.on_end = count
         set_current_call(call)
         try:
@@ -143,7 +150,10 @@ def _observed(
             if isinstance(request, _Malformed):
                 raise invalid([Violation("", "the bytes are no message of this method's request type")])
             await door.enter()
-            return await behavior(request, context)
+            answer = await behavior(request, context)
+            if call.trailers:
+                context.set_trailing_metadata(tuple(call.trailers))
+            return answer
         except grpc.aio.AbortError as error:
             call.note(error)  # a status that nobody here knows; no handler does this
             raise
@@ -186,17 +196,18 @@ def _status(call: CallRecord, error: BaseException) -> Any | None:
         call.note(error)
     else:
         return None
-    return to_status(error, call.request_id, call.last_sequence)
+    return to_status(error, call.request_id, call.last_sequence, call.trailers)
 
 
-def _open(method: str, context: Any) -> CallRecord:
+def _open(method: str, context: Any, trust: InboundTrace) -> CallRecord:
     metadata: Sequence[tuple[str, Any]] = context.invocation_metadata() or ()
-    parent = _propagator.extract(metadata, getter=_getter)
+    parent, links = _inbound(metadata, trust)
     span = _tracer.start_span(
         method,
         context=parent,
         kind=SpanKind.SERVER,
         attributes={semconv.RPC_SYSTEM_NAME: "grpc", semconv.RPC_METHOD: method},
+        links=links,
     )
     request_id = _request_id(metadata)
     span.set_attribute(semconv.REQUEST_ID, request_id)
@@ -206,6 +217,17 @@ def _open(method: str, context: Any) -> CallRecord:
         span.set_attribute(semconv.DEADLINE_S, left_s)
         call.deadline_s = call.received_s + left_s
     return call
+
+
+def _inbound(metadata: Sequence[tuple[str, Any]], trust: InboundTrace) -> tuple[Context, list[Link]]:
+    """Return what our span hangs under, and what it only points to."""
+    if trust == "never":
+        return Context(), []
+    caller = _propagator.extract(metadata, context=Context(), getter=_getter)
+    if trust == "parent":
+        return caller, []
+    span_context = trace.get_current_span(caller).get_span_context()
+    return Context(), [Link(span_context)] if span_context.is_valid else []
 
 
 def _request_id(metadata: Sequence[tuple[str, Any]]) -> str:

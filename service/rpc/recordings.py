@@ -78,6 +78,7 @@ class Recording:
         self.runs_elsewhere = False
         self.expires_at_s: float | None = None  # Unix time
         self.headers: tuple[tuple[str, str], ...] = ()
+        self.trailers: tuple[tuple[str, str], ...] = ()
         self.has_output = False
         self.was_in_line = False  # known at its end
         self.is_cancelled = False  # by its id
@@ -155,7 +156,7 @@ class Recording:
                     if not record.span.is_recording():
                         record.span = INVALID_SPAN
         finally:
-            self.live, self.ended = None, served.ended
+            self.live, self.ended, self.trailers = None, served.ended, tuple(record.trailers)
             self.was_in_line = served.live is not None and served.live.generation.ticket is not None
             self.is_cancelled = self.ended is not None and self.ended.state is GenerationState.CANCELLED
 

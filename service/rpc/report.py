@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.v1 import error_reason_pb2, generation_pb2
 from runtime import semconv
+from runtime.slo import Objectives, keep_reason
 from service.core.account import Closing, closing_unrun
 from service.core.errors import Reason
 from service.core.request import Priority
@@ -14,7 +16,8 @@ from service.generation.live import EndedGeneration, GenerationState, LiveGenera
 from service.rpc.call import CallRecord
 from service.rpc.convert_events import timing_to_proto, usage_to_proto
 from service.rpc.request_log import log_generation
-from service.telemetry.instruments import record_cancel, record_generation
+from service.rpc.told import span_attributes, trailers_of
+from service.telemetry.instruments import Recorded, record_cancel, record_end, record_generation
 
 __all__ = ["closing_of", "closing_of_none", "ended_generation", "report", "state_to_proto"]
 
@@ -106,20 +109,43 @@ def state_to_proto(
     return message
 
 
-def report(call: CallRecord, live: LiveGeneration) -> None:
+def report(call: CallRecord, live: LiveGeneration, objectives: Objectives) -> None:
     """Record one generation, whatever its end was."""
     generation = live.generation
-    clock, info = generation.clock, generation.model.backend.info
-    output_tokens = generation.output_tokens_so_far
+    clock, info, model = generation.clock, generation.model.backend.info, generation.model.id
+    tokens, choices, priority = (
+        generation.output_tokens_so_far,
+        generation.request.choice_count,
+        generation.request.priority,
+    )
     reason = _reason(call)
+    told_reason = None if reason is None else reason.name
     if reason is Reason.TOKEN_GAP_TIMEOUT:
         clock.on_silence(time.monotonic())
-    timing = clock.timing(time.monotonic(), output_tokens, generation.request.choice_count)
-    if timing.ttft_s is not None:
-        call.span.set_attribute(semconv.TTFT_S, timing.ttft_s)
-        call.span.set_attribute(semconv.MAX_GAP_S, clock.max_gap_s)
-    if clock.admitted_s is not None:
-        call.span.set_attribute(semconv.QUEUE_S, timing.queue_s)
+    timing = clock.timing(time.monotonic(), tokens, choices)
+    tpot_s, lag_s = clock.tpot_s(tokens, choices), live.reader_lag_s
+    met: Mapping[str, bool] = {}
+    if priority is Priority.INTERACTIVE:
+        # Tokens that came slowly because they were taken slowly say nothing of the engine.
+        is_held_up = lag_s is not None and timing.decode_s is not None and lag_s > timing.decode_s / 2
+        met = objectives.judge(
+            call.outcome,
+            reason=told_reason,
+            ttft_s=timing.ttft_s,
+            tpot_s=None if is_held_up else tpot_s,
+            total_s=timing.total_s,
+        )
+    keep = keep_reason(
+        met,
+        failed=call.error_type is not None,
+        max_gap_s=0.0 if timing.ttft_s is None else clock.max_gap_s,
+        stall_s=objectives.stall_s,
+    )
+    # As in the last event, where there was one: what came behind it is the way to the reader.
+    told = timing if generation.completed is None else generation.completed.timing
+    call.trailers = trailers_of(told, is_admitted=clock.admitted_s is not None, keep=keep)
+    if call.span.is_recording():
+        span_attributes(call.span, generation.id, timing, clock, lag_s, met, keep)
     stopped_in = _note_cancel(call, live)
     call.is_logged = True
     log_generation(
@@ -129,29 +155,36 @@ def report(call: CallRecord, live: LiveGeneration) -> None:
         identity=call.identity,
         status=call.status,
         outcome=call.outcome,
-        reason=None if reason is None else reason.name,
+        reason=told_reason,
         stopped_in=stopped_in,
+        reader_lag_s=lag_s,
+        span_context=call.span.get_span_context(),
     )
     generation.trace.end(
         ttft_s=timing.ttft_s,
-        usage=replace(generation.usage, output_tokens=output_tokens),
+        usage=replace(generation.usage, output_tokens=tokens),
         finish_reasons=generation.finish_reasons,
         error_type=call.error_type,
         detail=call.error.detail if call.error else None,
     )
+    record_end(model, priority, call.outcome, told_reason, met)
     if clock.admitted_s is not None:
         record_generation(
-            operation=generation.trace.operation,
-            provider=info.provider,
-            model=generation.model.id,
-            outcome=call.outcome,
-            duration_s=timing.total_s,
-            ttft_s=timing.ttft_s,
-            decode_s=timing.decode_s,
-            output_tokens=output_tokens,
-            choices=generation.request.choice_count,
-            error_type=call.error_type,
-            context=call.context,
+            Recorded(
+                operation=generation.trace.operation,
+                provider=info.provider,
+                model=model,
+                priority=priority,
+                outcome=call.outcome,
+                error_type=call.error_type,
+                timing=timing,
+                max_gap_s=clock.max_gap_s,
+                reader_lag_s=lag_s,
+                prompt_tokens=generation.usage.prompt_tokens,
+                output_tokens=tokens,
+                tpot_s=tpot_s,
+            ),
+            call.context,
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, format_trace_id
+
 from service.core.events import Timing
 from service.core.identity import Identity
 from service.generation.run import Generation
@@ -23,6 +25,8 @@ def log_generation(
     outcome: str,
     reason: str | None,
     stopped_in: str | None = None,
+    reader_lag_s: float | None = None,
+    span_context: SpanContext = INVALID_SPAN_CONTEXT,
 ) -> None:
     """Log what a generation took and gave. Times in milliseconds."""
     if not logger.isEnabledFor(logging.INFO):
@@ -33,6 +37,7 @@ def log_generation(
         extra={
             "request_id": request_id,
             "generation_id": generation.id,
+            "trace_id": format_trace_id(span_context.trace_id) if span_context.is_valid else None,
             "model": generation.model.id,
             **logged(identity),
             "priority": generation.request.priority.value,
@@ -54,6 +59,7 @@ def log_generation(
             "decode_ms": _ms(timing.decode_s),
             "total_ms": _ms(timing.total_s),
             "max_gap_ms": None if timing.ttft_s is None else _ms(generation.clock.max_gap_s),
+            "reader_lag_ms": _ms(reader_lag_s),
             "tokens_per_s": None if timing.ttft_s is None else round(timing.output_tokens_per_s, 1),
         },
     )

@@ -23,6 +23,8 @@ from headrace.v1 import (
     tokenize_pb2,
     tokenize_pb2_grpc,
 )
+from runtime.slo import Objectives
+from runtime.telemetry_settings import InboundTrace
 from service.catalog.registry import Registry
 from service.core.account import Accounts, NoAccounts
 from service.generation.limits import Limits
@@ -73,6 +75,7 @@ class ServerOptions:
     tls: TlsFiles | None = None
     max_message_bytes: int = 32 * 1024 * 1024
     health_interval_s: float = 5.0
+    trust_inbound_trace: InboundTrace = "parent"
 
 
 _KEEPALIVE: Final = (
@@ -119,6 +122,7 @@ class RpcServer:
         retention: RetentionLimits | None = None,
         authenticator: Authenticator | None = None,
         sharing: Sharing | None = None,
+        objectives: Objectives | None = None,
     ) -> None:
         self._options = options
         self.drain = Drain()
@@ -129,9 +133,15 @@ class RpcServer:
         # that also bounds a client that stays and never reads.
         connection_grace_s = deadlines.maximum_s
         self._door = Door()
-        interceptor = ObservingInterceptor(self.outcomes, self._door, authenticator)
+        interceptor = ObservingInterceptor(self.outcomes, self._door, authenticator, options.trust_inbound_trace)
         self._server = _new_server(options, connection_grace_s, interceptor)
-        serving = Serving(drain=self.drain, monitor=self.monitor, limits=limits, accounts=accounts or NoAccounts())
+        serving = Serving(
+            drain=self.drain,
+            monitor=self.monitor,
+            limits=limits,
+            accounts=accounts or NoAccounts(),
+            objectives=objectives or Objectives(),
+        )
         self.recordings = Recordings(serving, retention or RetentionLimits(), sharing)
         self._sharing = sharing
         if sharing is not None:

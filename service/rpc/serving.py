@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
 
+from runtime.slo import Objectives
 from service.catalog.model import Model
 from service.core.account import Account, Accounts, Opening, estimated_prompt_tokens
 from service.core.deadline import Deadline
@@ -42,6 +43,7 @@ class Serving:
     monitor: HealthMonitor
     limits: Limits
     accounts: Accounts
+    objectives: Objectives = field(default_factory=Objectives)
     generations: LiveGenerations = field(default_factory=LiveGenerations)
 
 
@@ -162,6 +164,6 @@ class ServedGeneration:
             active_requests.add(-1)
             self.ended = ended_generation(live, call)
             serving.generations.end(self._id, self.ended)
-            report(call, live)
+            report(call, live, serving.objectives)
             live.let_go()
             await self._account.close(closing_of(live, call))

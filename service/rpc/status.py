@@ -84,11 +84,14 @@ SERVER_FAULTS: Final = frozenset(
 )
 
 
-def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
+def to_status(
+    error: ServiceError, request_id: str, last_sequence: int, trailers: Sequence[tuple[str, str]] = ()
+) -> Any:
     """Return the status for `context.abort_with_status`.
 
     `last_sequence` is the number of the last event that was sent, 0 for none;
-    it goes into the metadata so that a caller knows what it has. All trailers
+    it goes into the metadata so that a caller knows what it has. `trailers` go beside
+    the details. All trailers
     together have less than 8 KiB: long texts are cut, and of many violations the
     first ones are named, the last one says how many more there are.
     """
@@ -130,6 +133,7 @@ def to_status(error: ServiceError, request_id: str, last_sequence: int) -> Any:
         status_pb2.Status(code=_number(code), message=_message(error.message), details=_packed(details))
     )
     beside = [(name, _cut(value, _MAX_HEADER_BYTES)) for name, value in error.headers[:_MAX_HEADERS]]
+    beside += trailers
     pushback = _pushback_ms(error, last_sequence)
     if pushback is not None:
         beside.append(("grpc-retry-pushback-ms", str(pushback)))

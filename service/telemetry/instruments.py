@@ -2,99 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
 
+from runtime import metrics as table
 from runtime import semconv
 from service.admission.slots import Slots
-from service.backends.base import EngineStop
+from service.backends.base import Backend, EngineStop, Health
+from service.core.events import Timing
 from service.core.request import Priority
 
 __all__ = [
+    "Recorded",
     "active_requests",
     "record_cancel",
+    "record_end",
     "record_engine_stop",
     "record_generation",
     "record_ledger_lost",
     "record_rpc",
+    "watch_model",
     "watch_slots",
 ]
 
 _meter = metrics.get_meter("headrace.service")
 
-_rpc_duration = _meter.create_histogram(
-    semconv.METRIC_RPC_SERVER_DURATION,
-    unit="s",
-    description="Message received to status sent.",
-    explicit_bucket_boundaries_advisory=list(semconv.RPC_BOUNDS),
-)
-_duration = _meter.create_histogram(
-    semconv.METRIC_SERVER_DURATION,
-    unit="s",
-    description="Received to last token.",
-    explicit_bucket_boundaries_advisory=list(semconv.DURATION_BOUNDS),
-)
-_ttft = _meter.create_histogram(
-    semconv.METRIC_SERVER_TTFT,
-    unit="s",
-    description="Received to first generated token: queue and prefill. Every stream that produced a token counts.",
-    explicit_bucket_boundaries_advisory=list(semconv.TTFT_BOUNDS),
-)
-_tpot = _meter.create_histogram(
-    semconv.METRIC_SERVER_TPOT,
-    unit="s",
-    description="Decode time per token after the first.",
-    explicit_bucket_boundaries_advisory=list(semconv.TPOT_BOUNDS),
-)
-_output_tokens = _meter.create_counter(
-    "headrace.server.output_tokens",
-    unit="{token}",
-    description="Generated tokens, those of cancelled requests included.",
-)
-_first_token_missing = _meter.create_counter(
-    "headrace.server.first_token.missing", unit="{request}", description="Generations that ended without a token."
-)
-_engine_stop = _meter.create_histogram(
-    semconv.METRIC_ENGINE_STOP,
-    unit="s",
-    description="Cancel of a running generation to the engine's acknowledgement. Only engines that answer count.",
-    explicit_bucket_boundaries_advisory=list(semconv.STOP_BOUNDS),
-)
-_engine_stops = _meter.create_counter(
-    "headrace.server.engine_stops",
-    unit="{generation}",
-    description="Generations that were left before their end, by how far the cancel went.",
-)
-_wasted_tokens = _meter.create_counter(
-    "headrace.server.wasted_tokens",
-    unit="{token}",
-    description="At most how many tokens engines made for nobody after a cancel.",
-)
-_cancelled = _meter.create_counter(
-    "headrace.server.cancelled",
-    unit="{request}",
-    description="Generations that were ended before their time, by cause and by what they were doing.",
-)
-_cancel = _meter.create_histogram(
-    semconv.METRIC_CANCEL,
-    unit="s",
-    description="From the cause to the engine told and the slot free.",
-    explicit_bucket_boundaries_advisory=list(semconv.STOP_BOUNDS),
-)
-_ledger_lost = _meter.create_counter(
-    "headrace.server.ledger.lost",
-    unit="{record}",
-    description="Records that the usage ledger could not take: its queue was full, or its store failed to the end.",
-)
-active_requests = _meter.create_up_down_counter(
-    "headrace.server.requests.active",
-    unit="{request}",
-    description="Generate calls being served, waiting ones included.",
-)
+_rpc_duration = table.RPC_DURATION.histogram(_meter)
+_duration = table.DURATION.histogram(_meter)
+_ttft = table.TTFT.histogram(_meter)
+_tpot = table.TPOT.histogram(_meter)
+_queue = table.QUEUE.histogram(_meter)
+_prefill = table.PREFILL.histogram(_meter)
+_max_gap = table.MAX_GAP.histogram(_meter)
+_reader_lag = table.READER_LAG.histogram(_meter)
+_generations = table.GENERATIONS.counter(_meter)
+_input_tokens = table.INPUT_TOKENS.counter(_meter)
+_output_tokens = table.OUTPUT_TOKENS.counter(_meter)
+_first_token_missing = table.FIRST_TOKEN_MISSING.counter(_meter)
+_slo = table.SLO.counter(_meter)
+_engine_stop = table.ENGINE_STOP.histogram(_meter)
+_engine_stops = table.ENGINE_STOPS.counter(_meter)
+_wasted_tokens = table.WASTED_TOKENS.counter(_meter)
+_cancelled = table.CANCELLED.counter(_meter)
+_cancel = table.CANCEL_DURATION.histogram(_meter)
+_ledger_lost = table.LEDGER_LOST.counter(_meter)
+active_requests = table.ACTIVE.up_down_counter(_meter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What metrics have of one generation. `model` is a served id, never a caller's text; times in seconds."""
+
+    operation: str
+    provider: str
+    model: str
+    priority: Priority
+    outcome: str
+    error_type: str | None
+    timing: Timing
+    max_gap_s: float
+    reader_lag_s: float | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    tpot_s: float | None
 
 
 def record_rpc(method: str, status: str, duration_s: float, error_type: str | None, context: Context) -> None:
@@ -105,37 +80,48 @@ def record_rpc(method: str, status: str, duration_s: float, error_type: str | No
     _rpc_duration.record(duration_s, attributes, context=context)
 
 
-def record_generation(
-    *,
-    operation: str,
-    provider: str,
-    model: str,
-    outcome: str,
-    duration_s: float,
-    ttft_s: float | None,
-    decode_s: float | None,
-    output_tokens: int | None,
-    choices: int,
-    error_type: str | None,
-    context: Context,
-) -> None:
-    """Record one generation that was admitted. `model` is a served id, never a caller's text."""
+def record_end(model: str, priority: Priority, outcome: str, reason: str | None, met: Mapping[str, bool]) -> None:
+    """Record how a generation ended, also one that was refused, and which objectives it met."""
     attributes = {
-        semconv.GEN_AI_OPERATION: operation,
-        semconv.GEN_AI_PROVIDER: provider,
         semconv.GEN_AI_REQUEST_MODEL: model,
+        semconv.PRIORITY: priority.value,
+        semconv.OUTCOME: outcome,
     }
-    if ttft_s is None:
-        _first_token_missing.add(1, {**attributes, semconv.OUTCOME: outcome}, context=context)
+    if reason is not None:
+        attributes[semconv.ERROR_REASON] = reason
+    _generations.add(1, attributes)
+    for name, is_met in met.items():
+        _slo.add(1, {semconv.GEN_AI_REQUEST_MODEL: model, semconv.SLO_NAME: name, semconv.SLO_MET: is_met})
+
+
+def record_generation(told: Recorded, context: Context) -> None:
+    """Record one generation that was admitted."""
+    timing = told.timing
+    of_class = {semconv.GEN_AI_REQUEST_MODEL: told.model, semconv.PRIORITY: told.priority.value}
+    attributes = {
+        semconv.GEN_AI_OPERATION: told.operation,
+        semconv.GEN_AI_PROVIDER: told.provider,
+        **of_class,
+    }
+    _queue.record(timing.queue_s, of_class, context=context)
+    if timing.ttft_s is None:
+        _first_token_missing.add(1, {**attributes, semconv.OUTCOME: told.outcome}, context=context)
     else:
-        _ttft.record(ttft_s, attributes, context=context)
-    if decode_s and output_tokens is not None and output_tokens > choices:
-        _tpot.record(decode_s / (output_tokens - choices), attributes, context=context)
-    if output_tokens:
-        _output_tokens.add(output_tokens, attributes, context=context)
-    if error_type is not None:
-        attributes = {**attributes, semconv.ERROR_TYPE: error_type}
-    _duration.record(duration_s, attributes, context=context)
+        _ttft.record(timing.ttft_s, attributes, context=context)
+        _max_gap.record(told.max_gap_s, of_class, context=context)
+        if timing.prefill_s is not None:
+            _prefill.record(timing.prefill_s, of_class, context=context)
+    if told.reader_lag_s is not None:
+        _reader_lag.record(told.reader_lag_s, of_class, context=context)
+    if told.tpot_s is not None:
+        _tpot.record(told.tpot_s, attributes, context=context)
+    if told.prompt_tokens:
+        _input_tokens.add(told.prompt_tokens, attributes, context=context)
+    if told.output_tokens:
+        _output_tokens.add(told.output_tokens, attributes, context=context)
+    if told.error_type is not None:
+        attributes = {**attributes, semconv.ERROR_TYPE: told.error_type}
+    _duration.record(timing.total_s, attributes, context=context)
 
 
 def record_cancel(model: str, *, cause: str, phase: str, stop_s: float | None) -> None:
@@ -175,7 +161,37 @@ def watch_slots(model: str, slots: Slots) -> None:
     _watched[model] = slots
 
 
-def _observe(read: Callable[[Slots, Priority], int]) -> Iterable[metrics.Observation]:
+class _Served(Protocol):
+    """What gauges show of a model; `service.catalog.model` has one."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def health(self) -> Health: ...
+    @property
+    def backend(self) -> Backend: ...
+
+
+_models: Final[WeakValueDictionary[str, _Served]] = WeakValueDictionary()
+
+
+def watch_model(model: _Served) -> None:
+    """Let a gauge show whether a model takes requests, as long as it exists."""
+    _models[model.id] = model
+
+
+def observe_models(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    """Return 1 for each model that takes requests, 0 for every other one."""
+    return [
+        metrics.Observation(
+            int(model.health is Health.READY),
+            {semconv.GEN_AI_REQUEST_MODEL: model.id, semconv.GEN_AI_PROVIDER: model.backend.info.provider},
+        )
+        for model in list(_models.values())
+    ]
+
+
+def _observe(read: Callable[[Slots, Priority], float]) -> Iterable[metrics.Observation]:
     return [
         metrics.Observation(
             read(slots, priority), {semconv.GEN_AI_REQUEST_MODEL: model, semconv.PRIORITY: priority.value}
@@ -190,6 +206,11 @@ def observe_queue_size(_: metrics.CallbackOptions) -> Iterable[metrics.Observati
     return _observe(lambda slots, priority: slots.waiting_of(priority))
 
 
+def observe_queue_age(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    """Return how long the one has waited that waits longest, by model and class."""
+    return _observe(lambda slots, priority: slots.oldest_wait_s(priority))
+
+
 def observe_slots_used(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
     """Return how many slots are in use, by model and class."""
     return _observe(lambda slots, priority: slots.running_of(priority))
@@ -200,21 +221,8 @@ def observe_slots_limit(_: metrics.CallbackOptions) -> Iterable[metrics.Observat
     return _observe(lambda slots, priority: slots.limits.running_of(priority))
 
 
-_meter.create_observable_gauge(
-    semconv.METRIC_QUEUE_SIZE,
-    [observe_queue_size],
-    unit="{request}",
-    description="Requests that wait for a slot.",
-)
-_meter.create_observable_gauge(
-    semconv.METRIC_SLOTS_USED,
-    [observe_slots_used],
-    unit="{slot}",
-    description="Slots in use.",
-)
-_meter.create_observable_gauge(
-    semconv.METRIC_SLOTS_LIMIT,
-    [observe_slots_limit],
-    unit="{slot}",
-    description="Slots that a class may use. Those of batch are among those of interactive.",
-)
+table.MODELS.gauge(_meter, observe_models)
+table.QUEUE_SIZE.gauge(_meter, observe_queue_size)
+table.QUEUE_AGE.gauge(_meter, observe_queue_age)
+table.SLOTS_USED.gauge(_meter, observe_slots_used)
+table.SLOTS_LIMIT.gauge(_meter, observe_slots_limit)

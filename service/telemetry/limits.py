@@ -6,16 +6,13 @@ from collections.abc import Iterable
 
 from opentelemetry import metrics
 
+from runtime import metrics as table
 from runtime import semconv
 
 __all__ = ["observe_shared", "record_limited", "record_shared"]
 
 _meter = metrics.get_meter("headrace.service")
-_limited = _meter.create_counter(
-    semconv.METRIC_LIMITED,
-    unit="{request}",
-    description="Generations that were refused because a limit of their tenant was reached.",
-)
+_limited = table.LIMITED.counter(_meter)
 # Empty where no store is set.
 _is_shared: list[bool] = []
 
@@ -35,8 +32,4 @@ def observe_shared(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
     return [metrics.Observation(int(is_shared)) for is_shared in _is_shared]
 
 
-_meter.create_observable_gauge(
-    semconv.METRIC_LIMITS_SHARED,
-    [observe_shared],
-    description="1 while the store of limits answers, 0 while each process counts for itself.",
-)
+table.LIMITS_SHARED.gauge(_meter, observe_shared)

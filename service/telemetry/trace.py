@@ -1,6 +1,7 @@
 """The spans of one generation below the RPC's own.
 
     headrace.v1.GenerationService/Generate   SERVER, by the interceptor
+      wait for a slot                        INTERNAL: only of a request that had to wait
       chat <model> | text_completion <model> CLIENT (INTERNAL in process): the engine's work
         await first token                    INTERNAL: admitted to first token
         stream tokens                        INTERNAL: first to last token
@@ -42,7 +43,7 @@ _SAMPLING: Mapping[str, str] = {
 class GenerationTrace:
     """The engine's span and its two phases; `end` must be called once."""
 
-    __slots__ = ("_context", "_generation_id", "_info", "_model", "_phase", "_span", "operation")
+    __slots__ = ("_context", "_generation_id", "_info", "_model", "_phase", "_span", "_wait", "operation")
 
     def __init__(self, generation_id: str, model: str, info: BackendInfo, context: Context) -> None:
         self._generation_id = generation_id
@@ -51,10 +52,23 @@ class GenerationTrace:
         self._context = context
         self._span: Span | None = None
         self._phase: Span | None = None
+        self._wait: Span | None = None
         self.operation = "text_completion"
+
+    def waits(self) -> None:
+        """Begin the span of a wait; where there is no wait, there is none."""
+        self._wait = _tracer.start_span(
+            "wait for a slot", context=self._context, attributes={semconv.GEN_AI_REQUEST_MODEL: self._model}
+        )
+
+    def _end_wait(self) -> None:
+        if self._wait is not None:
+            self._wait.end()
+            self._wait = None
 
     def admitted(self, request: GenerationRequest, sampling: Sampling) -> None:
         """Begin the engine's span: a refused request never has one."""
+        self._end_wait()
         self.operation = "chat" if isinstance(request.input, Chat) else "text_completion"
         attributes: dict[str, str | int | float | bool] = {
             semconv.GEN_AI_OPERATION: self.operation,
@@ -124,6 +138,7 @@ class GenerationTrace:
         detail: str | None = None,
     ) -> None:
         """End the spans; `error_type` is the status of a failure, None for success and for a cancel."""
+        self._end_wait()
         if self._span is None:
             return
         if self._phase is not None:

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.v1 import generation_pb2 as gen
 from headrace.v1 import generation_pb2_grpc
-from runtime import semconv
+from runtime import metrics, semconv
 from tests.support.gateway_harness import RawClient
 from tests.support.http_stream import open_stream
 from tests.support.otlp_sink import OtlpSink, Span, json_sink, otlp_sink
@@ -134,7 +134,7 @@ async def test_the_time_to_first_token_is_what_the_client_sees(traced: Stack, si
     # Each lies within the next; what is around the engine's part is small.
     assert PREFILL_S * 0.99 <= on_rpc == on_engine <= on_http <= seen_s
     assert seen_s - on_rpc < 0.25
-    name = (SERVICE, semconv.METRIC_SERVER_TTFT)
+    name = (SERVICE, metrics.TTFT.name)
     point = await _one_point(sink, *name, model="measured once")
     bounds, counts = list(point.explicit_bounds), list(point.bucket_counts)
     assert tuple(bounds) == semconv.TTFT_BOUNDS

@@ -16,6 +16,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from headrace.v1 import generation_pb2, generation_pb2_grpc, model_pb2_grpc
+from runtime.slo import Objectives
 from service.admission.limits import AdmissionLimits
 from service.admission.slots import Slots
 from service.backends.simulator import SimulatorBackend, SimulatorOptions
@@ -166,6 +167,7 @@ async def running_service(
     sharing: Sharing | None = None,
     authenticator: Authenticator | None = None,
     accounts: Accounts | None = None,
+    objectives: Objectives | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve `models` (by default one simulator named "sim") for the length of the block."""
     served = models or (simulated_model(),)
@@ -178,6 +180,7 @@ async def running_service(
         retention=retention,
         sharing=sharing,
         authenticator=authenticator,
+        objectives=objectives,
     )
     port = await server.start()
     try:

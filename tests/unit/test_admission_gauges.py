@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from runtime import semconv
+from runtime import metrics, semconv
 from service.admission.limits import AdmissionLimits
 from service.admission.slots import Slots
 from service.core.request import Priority
@@ -29,12 +30,13 @@ def shown(reader: InMemoryMetricReader, model: str) -> dict[str, dict[str, int |
 def test_slots_and_lines_are_shown_by_model_and_class_until_the_model_is_gone() -> None:
     reader = InMemoryMetricReader()
     meter = MeterProvider(metric_readers=[reader], shutdown_on_exit=False).get_meter("test")
-    for name, read in (
-        (semconv.METRIC_QUEUE_SIZE, instruments.observe_queue_size),
-        (semconv.METRIC_SLOTS_USED, instruments.observe_slots_used),
-        (semconv.METRIC_SLOTS_LIMIT, instruments.observe_slots_limit),
+    for metric, read in (
+        (metrics.QUEUE_SIZE, instruments.observe_queue_size),
+        (metrics.QUEUE_AGE, instruments.observe_queue_age),
+        (metrics.SLOTS_USED, instruments.observe_slots_used),
+        (metrics.SLOTS_LIMIT, instruments.observe_slots_limit),
     ):
-        meter.create_observable_gauge(name, [read])
+        metric.gauge(meter, read)
     slots = Slots(AdmissionLimits(running=4, reserved=1))
     instruments.watch_slots("gauged", slots)
     tickets = [
@@ -44,6 +46,7 @@ def test_slots_and_lines_are_shown_by_model_and_class_until_the_model_is_gone() 
     tickets += [slots.enter(priority=Priority.BATCH) for _ in range(3)]
     assert shown(reader, "gauged") == {
         "headrace.server.queue.size": {"interactive": 1, "batch": 3},
+        "headrace.server.queue.age": {"interactive": 0, "batch": 0},  # nobody awaits these tickets
         "headrace.server.slots.used": {"interactive": 2, "batch": 1},
         "headrace.server.slots.limit": {"interactive": 4, "batch": 3},
     }
@@ -53,3 +56,23 @@ def test_slots_and_lines_are_shown_by_model_and_class_until_the_model_is_gone() 
     del slots, tickets, ticket
     gc.collect()
     assert shown(reader, "gauged") == {}
+
+
+async def test_the_age_of_a_line_is_that_of_whoever_waits_longest() -> None:
+    now_s = 100.0
+    slots = Slots(AdmissionLimits(running=1), clock=lambda: now_s)
+    running = slots.enter()
+    tickets = []
+    for arrives_s in (101.0, 103.0):
+        now_s = arrives_s
+        tickets.append(slots.enter())
+    waits = [asyncio.create_task(ticket.wait()) for ticket in tickets]
+    await asyncio.sleep(0)
+    now_s = 107.5
+    assert (slots.oldest_wait_s(Priority.INTERACTIVE), slots.oldest_wait_s(Priority.BATCH)) == (6.5, 0.0)
+    running.leave()
+    await waits[0]
+    assert slots.oldest_wait_s(Priority.INTERACTIVE) == 4.5
+    tickets[0].leave()
+    await waits[1]
+    assert slots.oldest_wait_s(Priority.INTERACTIVE) == 0.0

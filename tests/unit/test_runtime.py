@@ -73,5 +73,5 @@ def test_nothing_is_set_up_without_an_endpoint() -> None:
 def test_a_protocol_that_is_not_served_is_a_clear_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    with pytest.raises(SystemExit, match="use grpc"):
+    with pytest.raises(otel.TelemetryError, match="use grpc"):
         otel.configure("x", "1")

@@ -9,15 +9,20 @@ must not know what the events mean.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import grpc
 
 from headrace.errors import Cancelled, error_from_rpc
 from headrace.v1 import generation_pb2 as pb
 
-__all__ = ["EventReader", "GrpcAioReader"]
+__all__ = ["EventReader", "GrpcAioReader", "text_values"]
+
+
+def text_values(metadata: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    """Return the entries of call metadata whose values are text."""
+    return {name: value for name, value in metadata if isinstance(value, str)}
 
 
 class EventReader(Protocol):
@@ -32,6 +37,10 @@ class EventReader(Protocol):
 
     async def headers(self) -> dict[str, str]:
         """Return the text values of the initial metadata, waiting until the server has sent it."""
+
+    @property
+    def trailers(self) -> Mapping[str, str]:
+        """The text values of the trailing metadata; empty until the server has ended the call."""
 
     def cancel(self) -> None:
         """Cancel the call unless it ended. A read then raises Cancelled; what had arrived is dropped."""
@@ -49,16 +58,18 @@ class GrpcAioReader:
     57 us, 68 against 76 us).
     """
 
-    __slots__ = ("_call", "_read")
+    __slots__ = ("_call", "_read", "_trailers")
 
     def __init__(self, call: grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]) -> None:
         self._call = call
+        self._trailers: Mapping[str, str] = {}
         self._read: Callable[[], Awaitable[object]] = call.read
 
     async def read(self) -> pb.GenerateResponse | None:
         try:
             event = await self._read()
         except grpc.aio.AioRpcError as error:
+            self._trailers = text_values(error.trailing_metadata() or ())
             raise error_from_rpc(error) from error
         except asyncio.CancelledError as error:
             # grpc.aio raises this also for a call that the server ended with CANCELLED, and for
@@ -68,11 +79,16 @@ class GrpcAioReader:
                 raise Cancelled(message, status=grpc.StatusCode.CANCELLED) from error
             raise
         if event is grpc.aio.EOF:
+            self._trailers = text_values(await self._call.trailing_metadata() or ())
             return None
         return event  # type: ignore[return-value]
 
     async def headers(self) -> dict[str, str]:
-        return {name: value for name, value in await self._call.initial_metadata() if isinstance(value, str)}
+        return text_values(await self._call.initial_metadata() or ())
+
+    @property
+    def trailers(self) -> Mapping[str, str]:
+        return self._trailers
 
     def cancel(self) -> None:
         self._call.cancel()

@@ -39,7 +39,8 @@ class GenerationStream:
     fails, or if the stream has a gap or no end. One reader at a time. A read
     that is cancelled cancels the call, and the CancelledError passes.
 
-    Filled while reading: `generation_id`, `request_id` and `headers` with the first
+    Filled while reading: `trailers` at the end of the call, also of one that failed
+    (`server-timing`: where the time went, as in HTTP), `generation_id`, `request_id` and `headers` with the first
     event, `queued` with each of its kind, `started`, `completed`, `usage`, `timing`
     (None until they come), `choices_finished` and `finish_reasons` by choice
     index.
@@ -77,6 +78,7 @@ class GenerationStream:
         "resumed",
         "started",
         "time_to_first_delta_s",
+        "trailers",
     )
 
     def __init__(
@@ -100,6 +102,7 @@ class GenerationStream:
         self.resumed = 0  # times that the connection was lost and the generation joined again
         self._entered_s = 0.0
         self.headers: Mapping[str, str] = {}  # the initial metadata, where x-ratelimit-... tell how limits stand
+        self.trailers: Mapping[str, str] = {}  # the trailing metadata
         self.generation_id: str | None = None  # for AsyncClient.get_generation and cancel_generation
         self.request_id: str | None = None  # as the server's log knows the request
         self.queued: pb.GenerationQueued | None = None  # the last one
@@ -305,6 +308,8 @@ class GenerationStream:
         if self._is_over or self._span is None:
             return
         self._is_over = True
+        if self._reader is not None:
+            self.trailers = self._reader.trailers
         span = self._span
         span.set(STREAM_MESSAGES, self._sequence)
         if self.time_to_first_delta_s is not None:

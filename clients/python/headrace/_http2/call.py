@@ -26,7 +26,7 @@ from headrace._http2.metadata import (
     encode_timeout,
     metadata_of,
 )
-from headrace._http2.outcome import OK, Outcome
+from headrace._http2.outcome import Outcome
 from headrace._http2.retry import RetryThrottle, pushback_of, retry_delay_s
 from headrace.errors import error_from_rpc
 
@@ -195,6 +195,12 @@ class Call(Generic[T_co]):
             await waiter
         return {name: value for name, value in self._headers or () if isinstance(value, str)}
 
+    @property
+    def trailers(self) -> dict[str, str]:
+        """The text values of the trailing metadata; empty until the server has ended the call."""
+        trailers = () if self._outcome is None else self._outcome.trailers
+        return {name: value for name, value in trailers if isinstance(value, str)}
+
     async def close(self) -> None:
         """Cancel the call unless it ended; return at once."""
         self.cancel()
@@ -273,7 +279,7 @@ class Call(Generic[T_co]):
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
-        self._outcome = OK if outcome.status is grpc.StatusCode.OK else outcome
+        self._outcome = outcome
         for timer in (self._timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()

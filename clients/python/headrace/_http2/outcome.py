@@ -66,10 +66,11 @@ def outcome_of_trailers(fields: list[Field]) -> Outcome:
     if raw is None:
         return _outcome_of_http(found) or Outcome(Code.UNKNOWN, "the server's trailers have no grpc-status")
     status = CODES.get(int(raw), Code.UNKNOWN) if raw.isdigit() else Code.UNKNOWN
+    told = tuple(pair for pair in metadata_of(fields) if pair[0] not in _NOT_METADATA)
     if status is Code.OK:
-        return OK
+        return Outcome(Code.OK, trailers=told) if told else OK
     message = decode_message(found.get(b"grpc-message", b""))
-    return Outcome(status, message, tuple(pair for pair in metadata_of(fields) if pair[0] not in _NOT_METADATA))
+    return Outcome(status, message, told)
 
 
 def outcome_of_refusal(fields: list[Field]) -> Outcome | None:

@@ -1,0 +1,147 @@
+"""Traces that matter are exported although the sampler drops them; nothing else is, and memory is bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
+
+from runtime import semconv
+from runtime.otel.tail import RecordingSampler, TailProcessor
+
+
+class Traced:
+    """A tracer whose spans go through the tail; `names` are those that were exported."""
+
+    def __init__(self, sampler: Sampler = ALWAYS_OFF, **bounds: int) -> None:
+        self.exporter, self.counts = InMemorySpanExporter(), Counter[str]()
+        self.tail = TailProcessor(SimpleSpanProcessor(self.exporter), lambda name: self.counts.update([name]), **bounds)
+        provider = TracerProvider(sampler=RecordingSampler(sampler), shutdown_on_exit=False)
+        provider.add_span_processor(self.tail)
+        self.start = provider.get_tracer("test").start_span
+
+    def request(self, *marks: str, parent: Context | None = None) -> trace.Span:
+        """Run a request of a root and two spans, and return its root, ended."""
+        root = self.start("root", context=parent)
+        inside = trace.set_span_in_context(root)
+        child = self.start("child", context=inside)
+        self.start("grandchild", context=trace.set_span_in_context(child)).end()
+        child.end()
+        if "slow" in marks:
+            root.set_attribute(semconv.KEEP, "slow")
+        if "error" in marks:
+            root.set_status(StatusCode.ERROR)
+        root.end()
+        return root
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self.exporter.get_finished_spans()
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(span.name for span in self.spans)
+
+
+WHOLE = ["child", "grandchild", "root"]
+
+
+@pytest.mark.parametrize(("mark", "kept"), [("", []), ("slow", WHOLE), ("error", WHOLE)])
+def test_what_the_sampler_drops_is_exported_where_its_root_says_so(mark: str, kept: list[str]) -> None:
+    traced = Traced()
+    traced.request(mark)
+    assert traced.names == kept
+    assert traced.counts == {"kept" if kept else "dropped": 1}
+    assert traced.tail.waiting == 0
+
+
+def test_the_exported_spans_are_the_recorded_ones_and_say_that_they_are_sampled() -> None:
+    traced = Traced()
+    root = traced.request("slow").get_span_context()
+    by_name = {span.name: span for span in traced.spans}
+    assert all(span.context.trace_flags.sampled and span.context.trace_id == root.trace_id for span in traced.spans)
+    assert by_name["root"].context.span_id == root.span_id
+    assert by_name["child"].parent.span_id == root.span_id
+    assert by_name["grandchild"].parent.span_id == by_name["child"].context.span_id
+    assert all(span.end_time >= span.start_time > 0 for span in traced.spans)
+    assert by_name["root"].attributes == {semconv.KEEP: "slow"}
+
+
+def test_what_the_sampler_keeps_goes_straight_on() -> None:
+    traced = Traced(ALWAYS_ON)
+    root = traced.start("root")
+    traced.start("child", context=trace.set_span_in_context(root)).end()
+    assert traced.names == ["child"]
+    root.end()
+    assert traced.counts == {"sampled": 1}
+
+
+def test_a_tenth_is_kept_and_every_slow_one_besides() -> None:
+    traced = Traced(ParentBased(TraceIdRatioBased(0.1)))
+    for number in range(1000):
+        traced.request("slow" if number % 100 == 0 else "")
+    roots = [span for span in traced.spans if span.name == "root"]
+    assert sum(1 for span in roots if span.attributes) == 10
+    assert traced.counts["sampled"] == sum(1 for span in roots) - traced.counts["kept"]
+    assert 60 < traced.counts["sampled"] < 140
+    assert traced.counts["sampled"] + traced.counts["kept"] + traced.counts["dropped"] == 1000
+
+
+def test_a_local_root_has_its_parent_in_another_process() -> None:
+    traced = Traced(ParentBased(ALWAYS_ON))
+    caller = SpanContext(0x1234, 0x5678, is_remote=True, trace_flags=TraceFlags(0))
+    theirs = trace.set_span_in_context(NonRecordingSpan(caller))
+    # Two requests of one trace, as of an HTTP request with two prompts: each is judged by itself.
+    traced.request(parent=theirs)
+    traced.request("slow", parent=theirs)
+    assert traced.names == WHOLE
+    assert {span.context.trace_id for span in traced.spans} == {0x1234}
+
+
+def test_a_span_that_ends_behind_its_root_follows_the_decision() -> None:
+    traced = Traced()
+    for mark, kept in (("", []), ("slow", ["late", "root"])):
+        root = traced.start("root")
+        late = traced.start("late", context=trace.set_span_in_context(root))
+        if mark:
+            root.set_attribute(semconv.KEEP, mark)
+        root.end()
+        late.end()
+        assert traced.names == kept
+
+
+def test_the_oldest_request_is_lost_where_too_many_wait() -> None:
+    traced = Traced(max_requests=3)
+    roots = [traced.start(f"root {number}") for number in range(5)]
+    assert traced.tail.waiting == 3
+    for root in roots:
+        root.set_attribute(semconv.KEEP, "slow")
+        root.end()
+    assert traced.names == ["root 2", "root 3", "root 4"]
+    assert traced.counts == {"lost": 2, "kept": 3}
+    assert traced.tail.waiting == 0
+
+
+def test_a_request_of_too_many_spans_keeps_the_first_ones_and_its_root() -> None:
+    traced = Traced(max_spans=5)
+    root = traced.start("root")
+    for number in range(9):
+        traced.start(f"child {number}", context=trace.set_span_in_context(root)).end()
+    root.set_status(StatusCode.ERROR)
+    root.end()
+    assert traced.names == ["child 0", "child 1", "child 2", "child 3", "root"]
+
+
+def test_nothing_is_remembered_of_what_has_ended() -> None:
+    traced = Traced()
+    for number in range(100):
+        traced.request("slow" if number % 2 else "")
+    assert traced.tail.waiting == 0
+    assert not traced.tail._by_span
