@@ -30,6 +30,7 @@ from bench.processes import running_path
 from bench.retention.section import measure as measure_retention
 from bench.soak.section import measure as measure_soak
 from bench.streams.section import measure as measure_streams
+from bench.telemetry.section import measure as measure_telemetry
 from bench.triton.servers import running_servers
 
 LATEST: Final = RESULTS / "latest.json"
@@ -39,6 +40,7 @@ PROMISES: Final[Mapping[str, tuple[str, Callable[[Options], list[Line]]]]] = {
     "overload": ("Overload at 4 times the capacity", measure_overload),
     "streams": ("Memory of idle streams, and of streams that nobody reads", measure_streams),
     "retention": ("What retained generations cost the service, CPU per token", measure_retention),
+    "telemetry": ("What telemetry costs, CPU of gateway and service together", measure_telemetry),
     "soak": ("Soak", measure_soak),
 }
 SECTIONS: Final = ("path", "openai", "triton", *PROMISES)

@@ -33,6 +33,7 @@ class Path:
     http_port: int
     grpc_port: int
     admin_port: int
+    metrics_ports: tuple[int, ...] = ()
 
     def cpu_s(self) -> tuple[float, float]:
         """Return user + system seconds of service and gateway so far."""
@@ -79,7 +80,12 @@ def running_path(variables: Mapping[str, str] | None = None) -> Iterator[Path]:
     try:
         wait_until_answered(f"http://127.0.0.1:{http_port}/readyz", started, START_TIMEOUT_S)
         service, gateway = (psutil.Process(process.pid) for process in started)
-        yield Path(service, gateway, http_port, grpc_port, admin_port)
+        ports = tuple(
+            int(environment[name])
+            for name in ("HEADRACE_METRICS_PORT", "HEADRACE_GATEWAY_METRICS_PORT")
+            if name in environment
+        )
+        yield Path(service, gateway, http_port, grpc_port, admin_port, ports)
     finally:
         for process in reversed(started):
             process.send_signal(signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""What telemetry costs: CPU of gateway and service with it against without it."""
