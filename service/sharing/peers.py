@@ -62,6 +62,11 @@ class Peers:
         finally:
             del self._open[nonce]
 
+    async def tell(self, kind: str, text: str) -> None:
+        """Tell all others something that has no answer. Raises StoreError."""
+        message = json.dumps([self._store.instance, "", kind, "", text]).encode()
+        await self._store.publish(self._store.names.questions, message)
+
     async def _listen(self) -> None:
         names = self._store.names
         mine = names.answers(self._store.instance)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,10 +42,11 @@ class _Followed:
 
 
 class Remotes:
-    """Fills the logs that it is given until they end."""
+    """Fills the logs that it is given until they end. `tell` says to the owners which of theirs are read here."""
 
-    def __init__(self, store: SharedStore) -> None:
+    def __init__(self, store: SharedStore, tell: Callable[[Sequence[str]], Awaitable[None]]) -> None:
         self._store = store
+        self._tell = tell
         self._followed: dict[str, list[_Followed]] = {}
         self._task: asyncio.Task[None] | None = None
         self._seen_s = 0.0  # the store, last
@@ -107,6 +108,7 @@ class Remotes:
         read = [name for name, all_of_it in self._followed.items() if any(one.is_read() for one in all_of_it)]
         if read:
             await self._store.note_readers(read, _LOOK_S * 3)
+            await self._tell(read)
         now_s = time.monotonic()
         self._missing = {owner: self._missing.get(owner, now_s) for owner, is_alive in alive.items() if not is_alive}
         # One that lives signs again within a third of its lease, where the store has lost it.

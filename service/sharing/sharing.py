@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -27,6 +27,9 @@ _LEAST_KEPT_S: Final = 10.0
 _RETRY_AFTER_S: Final = 1.0
 # Of an owner that does not answer at once: a message may be lost.
 _QUESTIONS: Final = 2
+# What is told, not asked: generations that are read elsewhere; so many in a message.
+_READ: Final = "read"
+_TOLD: Final = 1000
 # Ends that wait for the store.
 _MOST_UNTOLD: Final = 1000
 
@@ -38,7 +41,7 @@ class Sharing:
         self.store = store
         self._longest_s = longest_s + 60.0
         self._mirror = Mirror(store, self._longest_s)
-        self._remotes = Remotes(store)
+        self._remotes = Remotes(store, self._tell_read)
         self._peers: Peers | None = None
         self._lease: asyncio.Task[None] | None = None
         self.is_well = True
@@ -48,7 +51,14 @@ class Sharing:
 
     async def start(self, answer: Answerer) -> None:
         """Join the others; also if the store is not there yet. `answer` is asked what others ask."""
-        self._peers = Peers(self.store, answer)
+
+        def answered(kind: str, tenant: str, text: str) -> bytes | None:
+            if kind != _READ:
+                return answer(kind, tenant, text)
+            self._mirror.note_read(text.split())
+            return None
+
+        self._peers = Peers(self.store, answered)
         self._peers.start()
         await self._sign()
         self._lease = asyncio.create_task(self._keep_lease(), name="lease")
@@ -204,6 +214,12 @@ class Sharing:
         assert self._peers is not None
         with _answering():
             return await self._peers.ask(kind, tenant, generation_id)
+
+    async def _tell_read(self, generation_ids: Sequence[str]) -> None:
+        """Tell the owners of generations that they are read here, so that they show them without delay."""
+        assert self._peers is not None
+        for batch in (generation_ids[at : at + _TOLD] for at in range(0, len(generation_ids), _TOLD)):
+            await self._peers.tell(_READ, " ".join(batch))
 
     async def _keep_lease(self) -> None:
         while True:

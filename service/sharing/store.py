@@ -10,14 +10,14 @@ import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from service.sharing.names import Claim, End, Names
 
-__all__ = ["Entry", "SharedStore", "StoreError"]
+__all__ = ["Batch", "Entry", "SharedStore", "StoreError"]
 
 _CONNECTIONS: Final = 32
 _END: Final = b"end"
@@ -39,6 +39,19 @@ class Entry:
     first: int
     events: Sequence[bytes]
     end: End | None
+
+
+class Batch(NamedTuple):
+    """What is appended to one log: number of the first event, events, and the oldest number that is kept.
+
+    `is_first`: the store has nothing of this log yet.
+    """
+
+    generation_id: str
+    first: int
+    events: Sequence[bytes]
+    oldest: int
+    is_first: bool
 
 
 class SharedStore:
@@ -128,17 +141,18 @@ class SharedStore:
             found = await self._redis.hgetall(self.names.generation(generation_id))
         return {name.decode(): value for name, value in found.items()}
 
-    async def append(self, batches: Sequence[tuple[str, int, Sequence[bytes], int]], keep_s: float) -> None:
-        """Append events to logs, all in one round trip: id, number of the first event, events, oldest number kept."""
+    async def append(self, batches: Sequence[Batch], keep_s: float) -> None:
+        """Append events to logs, all in one round trip; a new log is dropped after `keep_s` unless it is finished."""
         with _failures():
             async with self._redis.pipeline(transaction=False) as pipe:
-                for generation_id, first, events, oldest in batches:
+                for generation_id, first, events, oldest, is_first in batches:
                     name = self.names.log(generation_id)
                     fields: dict[bytes, bytes] = {_FIRST: b"%d" % first}
                     fields.update((b"%d" % place, event) for place, event in enumerate(events))
                     trims = {"minid": oldest, "approximate": True} if oldest > 1 else {}
                     pipe.xadd(name, fields, id=f"{first + len(events) - 1}-0", **trims)
-                    pipe.pexpire(name, round(keep_s * 1000))
+                    if is_first:
+                        pipe.pexpire(name, round(keep_s * 1000))
                 await pipe.execute()
 
     async def finish(self, generation_id: str, last: int, end: End, facts: Mapping[str, bytes], keep_s: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+import redis as client
 
 from headrace.v1 import generation_pb2 as gen
 from service.retention.policy import RetentionLimits
@@ -112,6 +113,38 @@ async def test_readers_that_hop_between_replicas_read_it_whole(redis: RedisServe
         readers = await asyncio.gather(*(reader(seed) for seed in range(10)))
         expected = await first
         assert all(events == expected for events in readers)
+
+
+def written(redis: RedisServer) -> int:
+    """Return how many entries were added to logs so far."""
+    with client.Redis.from_url(redis.url) as connection:
+        counts: Any = connection.info("commandstats")
+    return int(counts.get("cmdstat_xadd", {}).get("calls", 0))
+
+
+async def test_a_log_is_written_seldom_until_somebody_reads_it_elsewhere(redis: RedisServer) -> None:
+    slow = script(tokens=["e"], token_ms=20)
+    async with two(redis) as (here, there):
+        call = here.generation.Generate(keyed(slow), timeout=30)
+        generation_id = (await call.read()).started.generation_id
+        await asyncio.sleep(0.6)
+        before = written(redis)
+        await asyncio.sleep(2)
+        alone = written(redis) - before
+        reader = there.generation.AttachGeneration(gen.AttachGenerationRequest(generation_id=generation_id), timeout=20)
+        for _ in range(120):
+            await reader.read()
+        before = written(redis)
+        await asyncio.sleep(2)
+        read = written(redis) - before
+        assert alone <= 6  # two a second, and a little for a machine that is busy
+        assert read >= 10  # ten a second
+        reader.cancel()
+        await asyncio.sleep(4)
+        before = written(redis)
+        await asyncio.sleep(2)
+        assert written(redis) - before <= 6
+        call.cancel()
 
 
 async def test_a_reader_at_the_other_replica_keeps_it_running(redis: RedisServer) -> None:
