@@ -27,7 +27,7 @@ _FAILED: Final = frozenset({"deadline_exceeded", "backend_error", "internal_erro
 # Ends of which the caller is: what was promised until then counts, and nothing behind it.
 _LEFT: Final = frozenset({"client_cancelled", "cancelled", "consumer_too_slow"})
 # Refusals because of this server's own load; others are the caller's.
-_OVERLOAD: Final = frozenset({"QUEUE_FULL"})
+_OVERLOAD: Final = frozenset({"QUEUE_FULL", "QUEUE_TIMEOUT"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

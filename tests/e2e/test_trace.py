@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,8 @@ def traced(sink: OtlpSink, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("traced")
     models = folder / "models.toml"
     models.write_text(MODELS)
-    with stack(folder, both=exported_to(sink.endpoint), models_file=models) as running:
+    ports = {"HEADRACE_METRICS_PORT": "0", "HEADRACE_GATEWAY_METRICS_PORT": "0"}
+    with stack(folder, both=exported_to(sink.endpoint) | ports, models_file=models) as running:
         yield running
 
 
@@ -80,6 +83,13 @@ class Caller:
 
 def chat(prompt: str, model: str = "sim", **members: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": f"{prompt}\n"}], **members}
+
+
+def metrics_page(process: Any) -> str:
+    """Return what Prometheus would read of a process."""
+    (address,) = re.findall(r"metrics on (http://\S+?/metrics)", process.output())
+    with urllib.request.urlopen(address, timeout=5) as page:
+        return str(page.read().decode())
 
 
 def parent(span: Span) -> str:
@@ -143,6 +153,10 @@ async def test_the_time_to_first_token_is_what_the_client_sees(traced: Stack, si
     assert bounds[at - 1] < on_rpc <= bounds[at]
     assert point.sum == pytest.approx(on_rpc)
     assert bounds[at] > PREFILL_S
+    # The bucket leads to the trace.
+    (exemplar,) = point.exemplars
+    assert (exemplar.trace_id.hex(), exemplar.span_id.hex()) == (caller.trace_id, own(spans[SERVICE, RPC]))
+    assert exemplar.as_double == pytest.approx(on_rpc)
 
 
 async def test_a_client_that_leaves_is_told_from_a_failure(traced: Stack, sink: OtlpSink) -> None:
@@ -207,7 +221,11 @@ async def test_no_prompt_and_no_output_leaves_the_processes(traced: Stack, sink:
     async with RawClient(traced.gateway.port) as client:
         await client.post(chat(script(output_tokens=1)), headers=last.headers)
     await asyncio.to_thread(sink.trace, last.trace_id, {(GATEWAY, HTTP), (SERVICE, RPC)})
-    everything = b"".join(sink.exported)
+    pages = [await asyncio.to_thread(metrics_page, process) for process in (traced.gateway, traced.service)]
+    assert "gen_ai_client_operation_duration" in pages[0]
+    assert "gen_ai_server_request_duration" in pages[1]
+    everything = b"".join(sink.exported) + "".join(pages).encode()
+    assert b"person-7" not in "".join(pages).encode()
     assert caller.trace_id in everything.hex()
     assert b"person-7" in everything  # the caller's own opaque id is there to find a request by
     for canary in (secret, told):

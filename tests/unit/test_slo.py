@@ -56,8 +56,9 @@ def test_a_refusal_that_is_the_callers_says_nothing_of_the_server(reason: str | 
     assert ALL_THREE.judge("rejected", reason=reason, ttft_s=None, tpot_s=None, total_s=0.001) == {}
 
 
-def test_a_refusal_because_of_load_is_a_miss() -> None:
-    refused = ALL_THREE.judge("rejected", reason="QUEUE_FULL", ttft_s=None, tpot_s=None, total_s=0.001)
+@pytest.mark.parametrize("reason", ["QUEUE_FULL", "QUEUE_TIMEOUT"])
+def test_a_refusal_because_of_load_is_a_miss(reason: str) -> None:
+    refused = ALL_THREE.judge("rejected", reason=reason, ttft_s=None, tpot_s=None, total_s=0.001)
     assert refused == {"ttft": False, "e2e": False, "all": False}
 
 
