@@ -5,7 +5,10 @@ alone does not load the client.
 """
 
 __all__ = [
+    "Answer",
     "AsyncClient",
+    "Client",
+    "Generation",
     "GenerationStream",
     "HeadraceError",
     "RequestFields",
@@ -25,14 +28,19 @@ from headrace._version import __version__
 if TYPE_CHECKING:
     from headrace import errors
     from headrace._aio import AsyncClient
+    from headrace._answer import Answer
     from headrace._channel import TlsConfig
     from headrace._oneshot import cancel_generation, generate_text, get_generation
     from headrace._requests import RequestFields
     from headrace._stream import GenerationStream
+    from headrace._sync import Client, Generation
     from headrace.errors import HeadraceError
 
 _MODULES = {
+    "Answer": "headrace._answer",
     "AsyncClient": "headrace._aio",
+    "Client": "headrace._sync",
+    "Generation": "headrace._sync",
     "GenerationStream": "headrace._stream",
     "HeadraceError": "headrace.errors",
     "RequestFields": "headrace._requests",

@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 
 import grpc
 
+from headrace._answer import Answer, Collector
 from headrace._reader import EventReader
 from headrace._resume import Reopen, Resumption, is_lost
 from headrace._telemetry import STREAM_MESSAGES, TIME_TO_FIRST_DELTA_S, CallSpan
@@ -250,6 +251,21 @@ class GenerationStream:
             if event.HasField("delta"):
                 pieces.setdefault(event.delta.index, []).append(event.delta.text)
         return {index: "".join(texts) for index, texts in sorted(pieces.items())}
+
+    async def collect(self) -> Answer:
+        """Read the whole generation, from its first event on, and return it. Raises HeadraceError if it failed."""
+        collector = Collector()
+        async for event in self:
+            if event.HasField("delta"):
+                collector.add(event.delta)
+        return Answer(
+            generation_id=self.generation_id,
+            request_id=self.request_id,
+            model="" if self.started is None else self.started.model,
+            choices=collector.choices(self.choices_finished, self.finish_reasons),
+            usage=self.usage,
+            timing=self.timing,
+        )
 
     async def _keep(self, event: pb.GenerateResponse, reader: EventReader) -> bool:
         """Keep what the caller may ask for later; return False for an event this client does not know."""

@@ -1,0 +1,1 @@
+"""Every client against the same server and the same expectations: clients/conformance.yaml."""
