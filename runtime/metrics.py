@@ -75,7 +75,8 @@ TTFT: Final = Metric(
     name="gen_ai.server.time_to_first_token",
     kind=Kind.HISTOGRAM,
     unit="s",
-    description="Received to first generated token: queue and prefill. Every stream that produced a token counts.",
+    description="Received to first generated token: queue and prefill. Recorded when it is there, for every stream "
+    "that has one.",
     attributes=_GENERATION,
     bounds=semconv.TTFT_BOUNDS,
 )
@@ -99,7 +100,7 @@ QUEUE: Final = Metric(
     name="headrace.server.queue.duration",
     kind=Kind.HISTOGRAM,
     unit="s",
-    description="Received to admitted, plus the engine's own queue where it reports one.",
+    description="Received to admitted, plus the engine's own queue where it reports one before the first token.",
     attributes=_CLASS,
     bounds=semconv.TTFT_BOUNDS,
 )
@@ -132,7 +133,7 @@ OUTPUT_TOKENS: Final = Metric(
     name="headrace.server.output_tokens",
     kind=Kind.COUNTER,
     unit="{token}",
-    description="Generated tokens, those of cancelled requests included.",
+    description="Generated tokens, those of cancelled requests included; of a stream that goes on, every few seconds.",
     attributes=_GENERATION,
 )
 INPUT_TOKENS: Final = Metric(

@@ -27,6 +27,7 @@ on; see [observability](observability.md)). Models beyond a single one are decla
 
 The command line reads `HEADRACE_TARGET` (the service, `127.0.0.1:50051` if unset; several addresses as
 `ipv4:10.0.0.1:50051,10.0.0.2:50051`), `HEADRACE_ADMIN_TARGET` (the admin port, `127.0.0.1:50052` if unset),
+`HEADRACE_METRICS_URL` (for `headrace top`; the service's metrics port, `http://127.0.0.1:9464/metrics` if unset),
 `HEADRACE_API_KEY` (the key or token to call with) and, for `headrace keys`, `HEADRACE_KEYS_FILE`.
 """
 

@@ -81,6 +81,8 @@ class LiveGeneration:
         self.generation = generation
         self.watch = watch
         self.outbox = Outbox(limits)
+        # Output tokens that the metrics have already.
+        self.counted_tokens = 0
         self.tenant = tenant
         self.created_at_s = created_at_s  # wall clock
         self.stopped_by: Cause | None = None

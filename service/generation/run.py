@@ -28,6 +28,7 @@ from service.generation.fit import fit
 from service.generation.kept import check_kept, is_checked
 from service.generation.runs import open_runs
 from service.generation.watch import Cause, Phase, Watch
+from service.telemetry.instruments import record_first_token
 from service.telemetry.trace import GenerationTrace
 
 __all__ = ["Generation"]
@@ -238,10 +239,26 @@ class Generation:
             if not self.watch.has_output:
                 self.watch.has_output = True
                 self.trace.first_token()
+                self._record_first_token(now_s)
                 if self.clock.admitted_s is not None:
                     self.model.slots.note_first_token(now_s - self.clock.admitted_s)
             self.clock.on_output(now_s)
         return state.feed(item)
+
+    def _record_first_token(self, now_s: float) -> None:
+        """Record how long the first token took, now: the end of a stream may be minutes away."""
+        model, queue_s = self.model, self.clock.engine_queue_s
+        admitted_s = now_s if self.clock.admitted_s is None else self.clock.admitted_s
+        record_first_token(
+            operation=self.trace.operation,
+            provider=model.backend.info.provider,
+            model=model.id,
+            priority=self.request.priority,
+            ttft_s=now_s - self.clock.received_s,
+            queue_s=admitted_s - self.clock.received_s + queue_s,
+            prefill_s=max(0.0, now_s - admitted_s - queue_s),
+            context=self.trace.call_context,
+        )
 
     def _settle(self, choice: int, item: EngineFinished) -> FinishReason:
         """Take over what only the engine's last item knows, and why it ended."""

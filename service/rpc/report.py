@@ -181,7 +181,7 @@ def report(call: CallRecord, live: LiveGeneration, objectives: Objectives) -> No
                 max_gap_s=clock.max_gap_s,
                 reader_lag_s=lag_s,
                 prompt_tokens=generation.usage.prompt_tokens,
-                output_tokens=tokens,
+                more_output_tokens=(tokens or 0) - live.counted_tokens,
                 tpot_s=tpot_s,
             ),
             call.context,

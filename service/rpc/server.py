@@ -39,6 +39,7 @@ from service.rpc.health_service import HealthServicer
 from service.rpc.models import ModelServicer
 from service.rpc.observe import ObservingInterceptor
 from service.rpc.outcomes import Outcomes
+from service.rpc.progress import Progress
 from service.rpc.recordings import Recordings
 from service.rpc.serving import Serving
 from service.rpc.tokenize import TokenizeServicer
@@ -142,6 +143,7 @@ class RpcServer:
             accounts=accounts or NoAccounts(),
             objectives=objectives or Objectives(),
         )
+        self._progress = Progress(serving.generations)
         self.recordings = Recordings(serving, retention or RetentionLimits(), sharing)
         self._sharing = sharing
         if sharing is not None:
@@ -175,6 +177,7 @@ class RpcServer:
         if self._admin is not None and options.admin_port is not None:
             self.admin_port = _bind(self._admin, options.admin_host, options.admin_port, options.tls)
         await self.monitor.start()
+        self._progress.start()
         if self._sharing is not None:
             await self._sharing.start(self._generation.answer)
         await self._server.start()
@@ -214,6 +217,7 @@ class RpcServer:
         if self._sharing is not None:
             await self.recordings.settle(_LAST_CALLS_S)
             await self._sharing.close()
+        await self._progress.stop()
         await self.monitor.stop()
 
     def hurry(self) -> None:

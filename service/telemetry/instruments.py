@@ -23,8 +23,10 @@ __all__ = [
     "record_cancel",
     "record_end",
     "record_engine_stop",
+    "record_first_token",
     "record_generation",
     "record_ledger_lost",
+    "record_progress",
     "record_rpc",
     "watch_model",
     "watch_slots",
@@ -68,7 +70,7 @@ class Recorded:
     max_gap_s: float
     reader_lag_s: float | None
     prompt_tokens: int | None
-    output_tokens: int | None
+    more_output_tokens: int  # than were recorded while it ran
     tpot_s: float | None
 
 
@@ -94,6 +96,36 @@ def record_end(model: str, priority: Priority, outcome: str, reason: str | None,
         _slo.add(1, {semconv.GEN_AI_REQUEST_MODEL: model, semconv.SLO_NAME: name, semconv.SLO_MET: is_met})
 
 
+def record_first_token(
+    *,
+    operation: str,
+    provider: str,
+    model: str,
+    priority: Priority,
+    ttft_s: float,
+    queue_s: float,
+    prefill_s: float,
+    context: Context,
+) -> None:
+    """Record what lies before the first token of a generation, which is there now."""
+    of_class = {semconv.GEN_AI_REQUEST_MODEL: model, semconv.PRIORITY: priority.value}
+    attributes = {semconv.GEN_AI_OPERATION: operation, semconv.GEN_AI_PROVIDER: provider, **of_class}
+    _ttft.record(ttft_s, attributes, context=context)
+    _queue.record(queue_s, of_class, context=context)
+    _prefill.record(prefill_s, of_class, context=context)
+
+
+def record_progress(operation: str, provider: str, model: str, priority: Priority, tokens: int) -> None:
+    """Record output tokens of generations that go on."""
+    attributes = {
+        semconv.GEN_AI_OPERATION: operation,
+        semconv.GEN_AI_PROVIDER: provider,
+        semconv.GEN_AI_REQUEST_MODEL: model,
+        semconv.PRIORITY: priority.value,
+    }
+    _output_tokens.add(tokens, attributes)
+
+
 def record_generation(told: Recorded, context: Context) -> None:
     """Record one generation that was admitted."""
     timing = told.timing
@@ -103,22 +135,19 @@ def record_generation(told: Recorded, context: Context) -> None:
         semconv.GEN_AI_PROVIDER: told.provider,
         **of_class,
     }
-    _queue.record(timing.queue_s, of_class, context=context)
     if timing.ttft_s is None:
+        _queue.record(timing.queue_s, of_class, context=context)
         _first_token_missing.add(1, {**attributes, semconv.OUTCOME: told.outcome}, context=context)
     else:
-        _ttft.record(timing.ttft_s, attributes, context=context)
         _max_gap.record(told.max_gap_s, of_class, context=context)
-        if timing.prefill_s is not None:
-            _prefill.record(timing.prefill_s, of_class, context=context)
     if told.reader_lag_s is not None:
         _reader_lag.record(told.reader_lag_s, of_class, context=context)
     if told.tpot_s is not None:
         _tpot.record(told.tpot_s, attributes, context=context)
     if told.prompt_tokens:
         _input_tokens.add(told.prompt_tokens, attributes, context=context)
-    if told.output_tokens:
-        _output_tokens.add(told.output_tokens, attributes, context=context)
+    if told.more_output_tokens > 0:  # an engine may count fewer at its end
+        _output_tokens.add(told.more_output_tokens, attributes, context=context)
     if told.error_type is not None:
         attributes = {**attributes, semconv.ERROR_TYPE: told.error_type}
     _duration.record(timing.total_s, attributes, context=context)

@@ -43,13 +43,14 @@ _SAMPLING: Mapping[str, str] = {
 class GenerationTrace:
     """The engine's span and its two phases; `end` must be called once."""
 
-    __slots__ = ("_context", "_generation_id", "_info", "_model", "_phase", "_span", "_wait", "operation")
+    __slots__ = ("_context", "_generation_id", "_info", "_model", "_phase", "_span", "_wait", "call_context",
+                 "operation")  # fmt: skip
 
     def __init__(self, generation_id: str, model: str, info: BackendInfo, context: Context) -> None:
         self._generation_id = generation_id
         self._model = model
         self._info = info
-        self._context = context
+        self._context = self.call_context = context
         self._span: Span | None = None
         self._phase: Span | None = None
         self._wait: Span | None = None

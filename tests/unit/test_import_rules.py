@@ -31,7 +31,7 @@ def imported(path: Path) -> set[str]:
     [
         ("opentelemetry.sdk", {"runtime/otel/__init__.py", "runtime/otel/tail.py"}),
         ("opentelemetry.exporter", {"runtime/otel/__init__.py"}),
-        ("prometheus_client", {"runtime/otel/__init__.py", "runtime/otel/scrape.py"}),
+        ("prometheus_client", {"runtime/otel/", "clients/python/headrace/cli/_scrape.py"}),
         ("tritonclient", {"service/backends/triton"}),
         ("xllamacpp", {"service/backends/llamacpp"}),
         ("redis", {"service/sharing/store.py", "service/tenancy/limits/redis_line.py"}),

@@ -13,11 +13,14 @@ import click
 from headrace._version import __version__
 from headrace.cli._admin import admin
 from headrace.cli._chat import chat
+from headrace.cli._completion import completion
 from headrace.cli._connection import INTERRUPTED
+from headrace.cli._doctor import doctor
 from headrace.cli._generate import generate
 from headrace.cli._generations import attach, cancel, status
 from headrace.cli._keys import keys
 from headrace.cli._models import models
+from headrace.cli._top import top
 from headrace.cli._ttft import ttft
 from headrace.cli._usage import usage
 
@@ -34,10 +37,13 @@ app.add_command(admin)
 app.add_command(attach)
 app.add_command(cancel)
 app.add_command(chat)
+app.add_command(completion)
+app.add_command(doctor)
 app.add_command(generate)
 app.add_command(keys)
 app.add_command(models)
 app.add_command(status)
+app.add_command(top)
 app.add_command(ttft)
 app.add_command(usage)
 

@@ -7,7 +7,9 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -19,6 +21,7 @@ from headrace.cli._connection import Connection, connection_options
 from headrace.cli._measure import QUESTION, Case, Run, prompt_words, summarize
 from headrace.cli._output import print_table
 from headrace.cli._summary import duration_s, milliseconds
+from headrace.cli._ttft_plot import NO_MATPLOTLIB, draw
 from headrace.v1 import model_pb2
 
 __all__ = ["ttft"]
@@ -50,6 +53,9 @@ def _count_option(name: str, variable: str, default: int, text: str) -> Callable
 @_count_option("--max-tokens", "max_output_tokens", 64, "Output tokens per run.")
 @click.option("--cached", is_flag=True, help="Send the same prompt every time, so that a prefix cache may serve it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table; times in seconds.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it too, for example ttft.png or ttft.svg."
+)
 @connection_options
 def ttft(
     *,
@@ -61,6 +67,7 @@ def ttft(
     max_output_tokens: int,
     cached: bool,
     as_json: bool,
+    plot: Path | None,
 ) -> None:
     """Measure time to first token and tokens per second, for a short and a long system prompt.
 
@@ -68,6 +75,11 @@ def ttft(
     sending the request to the first text, on this machine's clock; queue and
     prefill are the service's own figures.
     """
+    if plot is not None:
+        if find_spec("matplotlib") is None:
+            raise click.UsageError(NO_MATPLOTLIB)
+        if plot.suffix not in {".png", ".svg", ".pdf"} or not plot.absolute().parent.is_dir():
+            raise click.BadParameter(f"{plot} is no .png, .svg or .pdf in a folder that there is", param_hint="--plot")
     lengths = {"short": short_words, "long": long_words}
 
     async def run() -> dict[str, Any]:
@@ -92,6 +104,9 @@ def ttft(
         }
 
     report = asyncio.run(run())
+    if plot is not None:
+        draw(report, plot)
+        click.echo(f"drawn to {plot}", err=True)
     if as_json:
         click.echo(json.dumps(report, indent=2, allow_nan=False))
     else:
