@@ -28,10 +28,12 @@ class Client:
         return self.needs is None or self.needs.exists()
 
 
+_GO: Final = CLIENTS_FOLDER / "go" / "bin" / "conformance"
 _PYTHON: Final = str(CLIENTS_FOLDER / "python" / "conformance.py")
 
 CLIENTS: Final = (
     Client("python", (sys.executable, _PYTHON, "asyncio")),
     Client("python-sync", (sys.executable, _PYTHON, "sync")),
     Client("python-grpcio", (sys.executable, _PYTHON, "grpcio")),
+    Client("go", (str(_GO),), _GO, "make clients-go"),
 )

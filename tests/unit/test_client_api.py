@@ -13,7 +13,10 @@ from headrace._channel import DEFAULT_OPTIONS, TlsConfig, host_and_port
 
 def test_the_exported_names_are_these_and_sorted() -> None:
     assert headrace.__all__ == [
+        "Answer",
         "AsyncClient",
+        "Client",
+        "Generation",
         "GenerationStream",
         "HeadraceError",
         "RequestFields",

@@ -25,6 +25,8 @@ Reopen = Callable[[str | None, int, float], EventReader | None]
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
+# Where no event has come, nobody may be there at all: some 3 s, enough for a service that starts anew.
+TRIES_BEFORE_ANYTHING: Final = 5
 # What the transport says; a server that is asked says why, in a reason.
 LOST: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED}
@@ -40,7 +42,7 @@ class Resumption:
     """The tries of one stream, within what is left of its timeout.
 
     Pauses grow from 0.1 s to 2 s, each shortened by lot, and begin anew when an
-    event has come.
+    event has come. While none has, there are no more than a few tries.
     """
 
     __slots__ = ("_ends_s", "_reopen", "_tries")
@@ -60,7 +62,7 @@ class Resumption:
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._tries) * random.uniform(0.5, 1.0)  # noqa: S311 - a pause
             self._tries += 1
             left_s = self._ends_s - time.monotonic() - pause_s
-            if left_s <= 0:
+            if left_s <= 0 or (generation_id is None and self._tries > TRIES_BEFORE_ANYTHING):
                 raise lost
             await asyncio.sleep(pause_s)
             reader = self._reopen(generation_id, after, left_s)
