@@ -74,6 +74,15 @@ clients-install: clients-prerequisites .venv-clients/.made $(NODE_CLIENTS)/node_
 clients: .venv/.run clients-install ## Clients that nobody here wrote against a live gateway. ARGS="..." goes to pytest.
 	@SERVER_PYTHON=$(CURDIR)/$(BIN)/python .venv-clients/bin/python -m pytest --config-file=tests/clients/pytest.ini --rootdir=. --confcutdir=tests/clients $(ARGS)
 
+clients-go: .venv/.run ## The Go client: format, vet, tests, examples, conformance program. Needs Go 1.25.
+	@test -z "$$(gofmt -l clients/go)"
+	@go -C clients/go vet ./...
+	@go -C clients/go build -o bin/conformance ./cmd/conformance
+	@go -C clients/go test -count=1 ./...
+
+conformance: .venv/.dev ## Every client that is built against the scenarios of clients/conformance.yaml.
+	@$(BIN)/python -m pytest tests/conformance
+
 check: .venv/.dev ## Lint, types, import rules, contract, generated code.
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
@@ -82,7 +91,7 @@ check: .venv/.dev ## Lint, types, import rules, contract, generated code.
 	@$(BIN)/buf lint
 	@$(BIN)/buf format --diff --exit-code
 	@scripts/check-breaking $(BIN)/buf
-	@scripts/check-generated $(BIN)/python
+	@scripts/check-generated $(BIN)/buf
 	@$(BIN)/python scripts/document_settings.py --check
 	@$(BIN)/python scripts/document_telemetry.py --check
 	@$(BIN)/python -m scripts.dashboard --check
@@ -93,8 +102,8 @@ format: .venv/.dev ## Format the code and the contract.
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/buf format --write
 
-proto: .venv/.dev ## Generate the Python stubs from protos/.
-	@scripts/generate $(BIN)/python clients/python
+proto: .venv/.dev ## Generate the stubs of all clients whose tools are here from protos/.
+	@scripts/generate $(BIN)/buf
 
 docs: .venv/.dev ## Write what the documentation has from the code: settings, spans and metrics, replayed reports.
 	@$(BIN)/python scripts/document_settings.py

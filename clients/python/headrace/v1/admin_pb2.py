@@ -27,7 +27,7 @@ from headrace.v1 import generation_pb2 as headrace_dot_v1_dot_generation__pb2
 from headrace.v1 import model_pb2 as headrace_dot_v1_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/admin.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cheadrace/v1/generation.proto\x1a\x17headrace/v1/model.proto\"\x18\n\x16GetServerStatusRequest\"\xd6\x02\n\x17GetServerStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.headrace.v1.ServingState\x12\x10\n\x08problems\x18\x03 \x03(\t\x12&\n\x06models\x18\x04 \x03(\x0b\x32\x16.headrace.v1.ModelLoad\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x61\x63tive_count\x18\x06 \x01(\x05\x12O\n\x0eoutcome_counts\x18\x07 \x03(\x0b\x32\x37.headrace.v1.GetServerStatusResponse.OutcomeCountsEntry\x1a\x34\n\x12OutcomeCountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x99\x01\n\tModelLoad\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.headrace.v1.ModelState\x12\x15\n\rrunning_count\x18\x03 \x01(\x05\x12\x15\n\rrunning_limit\x18\x04 \x01(\x05\x12\'\n\x07\x63lasses\x18\x05 \x03(\x0b\x32\x16.headrace.v1.ClassLoad\"y\n\tClassLoad\x12\'\n\x08priority\x18\x01 \x01(\x0e\x32\x15.headrace.v1.Priority\x12\x15\n\rrunning_count\x18\x02 \x01(\x05\x12\x15\n\rwaiting_count\x18\x03 \x01(\x05\x12\x15\n\rwaiting_limit\x18\x04 \x01(\x05\"8\n\x0c\x44rainRequest\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"%\n\rDrainResponse\x12\x14\n\x0c\x61\x63tive_count\x18\x01 \x01(\x05\"\x16\n\x14ResumeServingRequest\"\x17\n\x15ResumeServingResponse*\x9b\x01\n\x0cServingState\x12\x1d\n\x19SERVING_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13SERVING_STATE_READY\x10\x01\x12\x1a\n\x16SERVING_STATE_DEGRADED\x10\x02\x12\x1b\n\x17SERVING_STATE_NOT_READY\x10\x03\x12\x1a\n\x16SERVING_STATE_DRAINING\x10\x04\x32\x84\x02\n\x0c\x41\x64minService\x12\\\n\x0fGetServerStatus\x12#.headrace.v1.GetServerStatusRequest\x1a$.headrace.v1.GetServerStatusResponse\x12>\n\x05\x44rain\x12\x19.headrace.v1.DrainRequest\x1a\x1a.headrace.v1.DrainResponse\x12V\n\rResumeServing\x12!.headrace.v1.ResumeServingRequest\x1a\".headrace.v1.ResumeServingResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/admin.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cheadrace/v1/generation.proto\x1a\x17headrace/v1/model.proto\"\x18\n\x16GetServerStatusRequest\"\xa8\x03\n\x17GetServerStatusResponse\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12/\n\x05state\x18\x02 \x01(\x0e\x32\x19.headrace.v1.ServingStateR\x05state\x12\x1a\n\x08problems\x18\x03 \x03(\tR\x08problems\x12.\n\x06models\x18\x04 \x03(\x0b\x32\x16.headrace.v1.ModelLoadR\x06models\x12\x31\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\x06uptime\x12!\n\x0c\x61\x63tive_count\x18\x06 \x01(\x05R\x0b\x61\x63tiveCount\x12^\n\x0eoutcome_counts\x18\x07 \x03(\x0b\x32\x37.headrace.v1.GetServerStatusResponse.OutcomeCountsEntryR\routcomeCounts\x1a@\n\x12OutcomeCountsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x03R\x05value:\x02\x38\x01\"\xcc\x01\n\tModelLoad\x12\x14\n\x05model\x18\x01 \x01(\tR\x05model\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x17.headrace.v1.ModelStateR\x05state\x12#\n\rrunning_count\x18\x03 \x01(\x05R\x0crunningCount\x12#\n\rrunning_limit\x18\x04 \x01(\x05R\x0crunningLimit\x12\x30\n\x07\x63lasses\x18\x05 \x03(\x0b\x32\x16.headrace.v1.ClassLoadR\x07\x63lasses\"\xad\x01\n\tClassLoad\x12\x31\n\x08priority\x18\x01 \x01(\x0e\x32\x15.headrace.v1.PriorityR\x08priority\x12#\n\rrunning_count\x18\x02 \x01(\x05R\x0crunningCount\x12#\n\rwaiting_count\x18\x03 \x01(\x05R\x0cwaitingCount\x12#\n\rwaiting_limit\x18\x04 \x01(\x05R\x0cwaitingLimit\"?\n\x0c\x44rainRequest\x12/\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationR\x05grace\"2\n\rDrainResponse\x12!\n\x0c\x61\x63tive_count\x18\x01 \x01(\x05R\x0b\x61\x63tiveCount\"\x16\n\x14ResumeServingRequest\"\x17\n\x15ResumeServingResponse*\x9b\x01\n\x0cServingState\x12\x1d\n\x19SERVING_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13SERVING_STATE_READY\x10\x01\x12\x1a\n\x16SERVING_STATE_DEGRADED\x10\x02\x12\x1b\n\x17SERVING_STATE_NOT_READY\x10\x03\x12\x1a\n\x16SERVING_STATE_DRAINING\x10\x04\x32\x84\x02\n\x0c\x41\x64minService\x12\\\n\x0fGetServerStatus\x12#.headrace.v1.GetServerStatusRequest\x1a$.headrace.v1.GetServerStatusResponse\x12>\n\x05\x44rain\x12\x19.headrace.v1.DrainRequest\x1a\x1a.headrace.v1.DrainResponse\x12V\n\rResumeServing\x12!.headrace.v1.ResumeServingRequest\x1a\".headrace.v1.ResumeServingResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,26 +36,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETSERVERSTATUSRESPONSE_OUTCOMECOUNTSENTRY']._loaded_options = None
   _globals['_GETSERVERSTATUSRESPONSE_OUTCOMECOUNTSENTRY']._serialized_options = b'8\001'
-  _globals['_SERVINGSTATE']._serialized_start=924
-  _globals['_SERVINGSTATE']._serialized_end=1079
+  _globals['_SERVINGSTATE']._serialized_start=1130
+  _globals['_SERVINGSTATE']._serialized_end=1285
   _globals['_GETSERVERSTATUSREQUEST']._serialized_start=127
   _globals['_GETSERVERSTATUSREQUEST']._serialized_end=151
   _globals['_GETSERVERSTATUSRESPONSE']._serialized_start=154
-  _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=496
-  _globals['_GETSERVERSTATUSRESPONSE_OUTCOMECOUNTSENTRY']._serialized_start=444
-  _globals['_GETSERVERSTATUSRESPONSE_OUTCOMECOUNTSENTRY']._serialized_end=496
-  _globals['_MODELLOAD']._serialized_start=499
-  _globals['_MODELLOAD']._serialized_end=652
-  _globals['_CLASSLOAD']._serialized_start=654
-  _globals['_CLASSLOAD']._serialized_end=775
-  _globals['_DRAINREQUEST']._serialized_start=777
-  _globals['_DRAINREQUEST']._serialized_end=833
-  _globals['_DRAINRESPONSE']._serialized_start=835
-  _globals['_DRAINRESPONSE']._serialized_end=872
-  _globals['_RESUMESERVINGREQUEST']._serialized_start=874
-  _globals['_RESUMESERVINGREQUEST']._serialized_end=896
-  _globals['_RESUMESERVINGRESPONSE']._serialized_start=898
-  _globals['_RESUMESERVINGRESPONSE']._serialized_end=921
-  _globals['_ADMINSERVICE']._serialized_start=1082
-  _globals['_ADMINSERVICE']._serialized_end=1342
+  _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=578
+  _globals['_GETSERVERSTATUSRESPONSE_OUTCOMECOUNTSENTRY']._serialized_start=514
+  _globals['_GETSERVERSTATUSRESPONSE_OUTCOMECOUNTSENTRY']._serialized_end=578
+  _globals['_MODELLOAD']._serialized_start=581
+  _globals['_MODELLOAD']._serialized_end=785
+  _globals['_CLASSLOAD']._serialized_start=788
+  _globals['_CLASSLOAD']._serialized_end=961
+  _globals['_DRAINREQUEST']._serialized_start=963
+  _globals['_DRAINREQUEST']._serialized_end=1026
+  _globals['_DRAINRESPONSE']._serialized_start=1028
+  _globals['_DRAINRESPONSE']._serialized_end=1078
+  _globals['_RESUMESERVINGREQUEST']._serialized_start=1080
+  _globals['_RESUMESERVINGREQUEST']._serialized_end=1102
+  _globals['_RESUMESERVINGRESPONSE']._serialized_start=1104
+  _globals['_RESUMESERVINGRESPONSE']._serialized_end=1127
+  _globals['_ADMINSERVICE']._serialized_start=1288
+  _globals['_ADMINSERVICE']._serialized_end=1548
 # @@protoc_insertion_point(module_scope)

@@ -25,33 +25,33 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16headrace/v1/chat.proto\x12\x0bheadrace.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xa9\x02\n\tChatInput\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.headrace.v1.ChatMessage\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.headrace.v1.Tool\x12,\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x17.headrace.v1.ToolChoice\x12 \n\x13parallel_tool_calls\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12.\n\rtemplate_args\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x36\n\x10reasoning_effort\x18\x06 \x01(\x0e\x32\x1c.headrace.v1.ReasoningEffortB\x16\n\x14_parallel_tool_calls\"\xc0\x01\n\x0b\x43hatMessage\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.headrace.v1.Role\x12)\n\x07\x63ontent\x18\x02 \x03(\x0b\x32\x18.headrace.v1.ContentPart\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.headrace.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x16\n\x0ereasoning_text\x18\x06 \x01(\t\"%\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x42\x06\n\x04part\"=\n\x04Tool\x12-\n\x08\x66unction\x18\x01 \x01(\x0b\x32\x19.headrace.v1.FunctionToolH\x00\x42\x06\n\x04kind\"a\n\x0c\x46unctionTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1e\n\x16parameters_json_schema\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"\\\n\nToolChoice\x12+\n\x04mode\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.ToolChoiceModeH\x00\x12\x17\n\rfunction_name\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"E\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rfunction_name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"]\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\n\n\x02id\x18\x02 \x01(\t\x12\x15\n\rfunction_name\x18\x03 \x01(\t\x12\x1a\n\x12\x61rguments_fragment\x18\x04 \x01(\t*s\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x12\x12\n\x0eROLE_DEVELOPER\x10\x05*\xf4\x01\n\x0fReasoningEffort\x12 \n\x1cREASONING_EFFORT_UNSPECIFIED\x10\x00\x12\x19\n\x15REASONING_EFFORT_NONE\x10\x01\x12\x18\n\x14REASONING_EFFORT_LOW\x10\x02\x12\x1b\n\x17REASONING_EFFORT_MEDIUM\x10\x03\x12\x19\n\x15REASONING_EFFORT_HIGH\x10\x04\x12\x1c\n\x18REASONING_EFFORT_MINIMAL\x10\x05\x12\x1a\n\x16REASONING_EFFORT_XHIGH\x10\x06\x12\x18\n\x14REASONING_EFFORT_MAX\x10\x07*\x87\x01\n\x0eToolChoiceMode\x12 \n\x1cTOOL_CHOICE_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_CHOICE_MODE_NONE\x10\x01\x12\x19\n\x15TOOL_CHOICE_MODE_AUTO\x10\x02\x12\x1d\n\x19TOOL_CHOICE_MODE_REQUIRED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16headrace/v1/chat.proto\x12\x0bheadrace.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xf8\x02\n\tChatInput\x12\x34\n\x08messages\x18\x01 \x03(\x0b\x32\x18.headrace.v1.ChatMessageR\x08messages\x12\'\n\x05tools\x18\x02 \x03(\x0b\x32\x11.headrace.v1.ToolR\x05tools\x12\x38\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x17.headrace.v1.ToolChoiceR\ntoolChoice\x12\x33\n\x13parallel_tool_calls\x18\x04 \x01(\x08H\x00R\x11parallelToolCalls\x88\x01\x01\x12<\n\rtemplate_args\x18\x05 \x01(\x0b\x32\x17.google.protobuf.StructR\x0ctemplateArgs\x12G\n\x10reasoning_effort\x18\x06 \x01(\x0e\x32\x1c.headrace.v1.ReasoningEffortR\x0freasoningEffortB\x16\n\x14_parallel_tool_calls\"\xfb\x01\n\x0b\x43hatMessage\x12%\n\x04role\x18\x01 \x01(\x0e\x32\x11.headrace.v1.RoleR\x04role\x12\x32\n\x07\x63ontent\x18\x02 \x03(\x0b\x32\x18.headrace.v1.ContentPartR\x07\x63ontent\x12\x12\n\x04name\x18\x03 \x01(\tR\x04name\x12\x34\n\ntool_calls\x18\x04 \x03(\x0b\x32\x15.headrace.v1.ToolCallR\ttoolCalls\x12 \n\x0ctool_call_id\x18\x05 \x01(\tR\ntoolCallId\x12%\n\x0ereasoning_text\x18\x06 \x01(\tR\rreasoningText\"+\n\x0b\x43ontentPart\x12\x14\n\x04text\x18\x01 \x01(\tH\x00R\x04textB\x06\n\x04part\"G\n\x04Tool\x12\x37\n\x08\x66unction\x18\x01 \x01(\x0b\x32\x19.headrace.v1.FunctionToolH\x00R\x08\x66unctionB\x06\n\x04kind\"\x92\x01\n\x0c\x46unctionTool\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12 \n\x0b\x64\x65scription\x18\x02 \x01(\tR\x0b\x64\x65scription\x12\x34\n\x16parameters_json_schema\x18\x03 \x01(\tR\x14parametersJsonSchema\x12\x16\n\x06strict\x18\x04 \x01(\x08R\x06strict\"p\n\nToolChoice\x12\x31\n\x04mode\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.ToolChoiceModeH\x00R\x04mode\x12%\n\rfunction_name\x18\x02 \x01(\tH\x00R\x0c\x66unctionNameB\x08\n\x06\x63hoice\"f\n\x08ToolCall\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12#\n\rfunction_name\x18\x02 \x01(\tR\x0c\x66unctionName\x12%\n\x0e\x61rguments_json\x18\x03 \x01(\tR\rargumentsJson\"\x89\x01\n\rToolCallDelta\x12\x14\n\x05index\x18\x01 \x01(\x05R\x05index\x12\x0e\n\x02id\x18\x02 \x01(\tR\x02id\x12#\n\rfunction_name\x18\x03 \x01(\tR\x0c\x66unctionName\x12-\n\x12\x61rguments_fragment\x18\x04 \x01(\tR\x11\x61rgumentsFragment*s\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04\x12\x12\n\x0eROLE_DEVELOPER\x10\x05*\xf4\x01\n\x0fReasoningEffort\x12 \n\x1cREASONING_EFFORT_UNSPECIFIED\x10\x00\x12\x19\n\x15REASONING_EFFORT_NONE\x10\x01\x12\x18\n\x14REASONING_EFFORT_LOW\x10\x02\x12\x1b\n\x17REASONING_EFFORT_MEDIUM\x10\x03\x12\x19\n\x15REASONING_EFFORT_HIGH\x10\x04\x12\x1c\n\x18REASONING_EFFORT_MINIMAL\x10\x05\x12\x1a\n\x16REASONING_EFFORT_XHIGH\x10\x06\x12\x18\n\x14REASONING_EFFORT_MAX\x10\x07*\x87\x01\n\x0eToolChoiceMode\x12 \n\x1cTOOL_CHOICE_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_CHOICE_MODE_NONE\x10\x01\x12\x19\n\x15TOOL_CHOICE_MODE_AUTO\x10\x02\x12\x1d\n\x19TOOL_CHOICE_MODE_REQUIRED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.chat_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1025
-  _globals['_ROLE']._serialized_end=1140
-  _globals['_REASONINGEFFORT']._serialized_start=1143
-  _globals['_REASONINGEFFORT']._serialized_end=1387
-  _globals['_TOOLCHOICEMODE']._serialized_start=1390
-  _globals['_TOOLCHOICEMODE']._serialized_end=1525
+  _globals['_ROLE']._serialized_start=1327
+  _globals['_ROLE']._serialized_end=1442
+  _globals['_REASONINGEFFORT']._serialized_start=1445
+  _globals['_REASONINGEFFORT']._serialized_end=1689
+  _globals['_TOOLCHOICEMODE']._serialized_start=1692
+  _globals['_TOOLCHOICEMODE']._serialized_end=1827
   _globals['_CHATINPUT']._serialized_start=70
-  _globals['_CHATINPUT']._serialized_end=367
-  _globals['_CHATMESSAGE']._serialized_start=370
-  _globals['_CHATMESSAGE']._serialized_end=562
-  _globals['_CONTENTPART']._serialized_start=564
-  _globals['_CONTENTPART']._serialized_end=601
-  _globals['_TOOL']._serialized_start=603
-  _globals['_TOOL']._serialized_end=664
-  _globals['_FUNCTIONTOOL']._serialized_start=666
-  _globals['_FUNCTIONTOOL']._serialized_end=763
-  _globals['_TOOLCHOICE']._serialized_start=765
-  _globals['_TOOLCHOICE']._serialized_end=857
-  _globals['_TOOLCALL']._serialized_start=859
-  _globals['_TOOLCALL']._serialized_end=928
-  _globals['_TOOLCALLDELTA']._serialized_start=930
-  _globals['_TOOLCALLDELTA']._serialized_end=1023
+  _globals['_CHATINPUT']._serialized_end=446
+  _globals['_CHATMESSAGE']._serialized_start=449
+  _globals['_CHATMESSAGE']._serialized_end=700
+  _globals['_CONTENTPART']._serialized_start=702
+  _globals['_CONTENTPART']._serialized_end=745
+  _globals['_TOOL']._serialized_start=747
+  _globals['_TOOL']._serialized_end=818
+  _globals['_FUNCTIONTOOL']._serialized_start=821
+  _globals['_FUNCTIONTOOL']._serialized_end=967
+  _globals['_TOOLCHOICE']._serialized_start=969
+  _globals['_TOOLCHOICE']._serialized_end=1081
+  _globals['_TOOLCALL']._serialized_start=1083
+  _globals['_TOOLCALL']._serialized_end=1185
+  _globals['_TOOLCALLDELTA']._serialized_start=1188
+  _globals['_TOOLCALLDELTA']._serialized_end=1325
 # @@protoc_insertion_point(module_scope)

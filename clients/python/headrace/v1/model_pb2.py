@@ -26,27 +26,27 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from headrace.v1 import sampling_pb2 as headrace_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/model.proto\x12\x0bheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aheadrace/v1/sampling.proto\":\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.headrace.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Model\"\xc5\x02\n\x05Model\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x10\n\x08owned_by\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05state\x18\x05 \x01(\x0e\x32\x17.headrace.v1.ModelState\x12\x1a\n\x12max_context_tokens\x18\x06 \x01(\x05\x12\x19\n\x11max_output_tokens\x18\x07 \x01(\x05\x12\x32\n\x0c\x63\x61pabilities\x18\x08 \x03(\x0e\x32\x1c.headrace.v1.ModelCapability\x12\x12\n\nvocab_size\x18\n \x01(\x05\x12\x35\n\x10\x64\x65\x66\x61ult_sampling\x18\x0b \x01(\x0b\x32\x1b.headrace.v1.SamplingParams*\x90\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x15\n\x11MODEL_STATE_READY\x10\x02\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x03\x12\x1b\n\x17MODEL_STATE_UNAVAILABLE\x10\x04*\xa3\x02\n\x0fModelCapability\x12 \n\x1cMODEL_CAPABILITY_UNSPECIFIED\x10\x00\x12\x1b\n\x17MODEL_CAPABILITY_PROMPT\x10\x01\x12\x19\n\x15MODEL_CAPABILITY_CHAT\x10\x02\x12\x1a\n\x16MODEL_CAPABILITY_TOOLS\x10\x03\x12\x1f\n\x1bMODEL_CAPABILITY_CONSTRAINT\x10\x04\x12\x1d\n\x19MODEL_CAPABILITY_LOGPROBS\x10\x05\x12\x1e\n\x1aMODEL_CAPABILITY_REASONING\x10\x06\x12\x1b\n\x17MODEL_CAPABILITY_TOKENS\x10\x08\x12\x1d\n\x19MODEL_CAPABILITY_TOKENIZE\x10\t2\xa6\x01\n\x0cModelService\x12M\n\nListModels\x12\x1e.headrace.v1.ListModelsRequest\x1a\x1f.headrace.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.headrace.v1.GetModelRequest\x1a\x1d.headrace.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/model.proto\x12\x0bheadrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aheadrace/v1/sampling.proto\"O\n\x11ListModelsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x02 \x01(\tR\tpageToken\"h\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x12.headrace.v1.ModelR\x06models\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\'\n\x0fGetModelRequest\x12\x14\n\x05model\x18\x01 \x01(\tR\x05model\"<\n\x10GetModelResponse\x12(\n\x05model\x18\x01 \x01(\x0b\x32\x12.headrace.v1.ModelR\x05model\"\xbb\x03\n\x05Model\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n\x07\x61liases\x18\x02 \x03(\tR\x07\x61liases\x12\x19\n\x08owned_by\x18\x03 \x01(\tR\x07ownedBy\x12;\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ncreateTime\x12-\n\x05state\x18\x05 \x01(\x0e\x32\x17.headrace.v1.ModelStateR\x05state\x12,\n\x12max_context_tokens\x18\x06 \x01(\x05R\x10maxContextTokens\x12*\n\x11max_output_tokens\x18\x07 \x01(\x05R\x0fmaxOutputTokens\x12@\n\x0c\x63\x61pabilities\x18\x08 \x03(\x0e\x32\x1c.headrace.v1.ModelCapabilityR\x0c\x63\x61pabilities\x12\x1d\n\nvocab_size\x18\n \x01(\x05R\tvocabSize\x12\x46\n\x10\x64\x65\x66\x61ult_sampling\x18\x0b \x01(\x0b\x32\x1b.headrace.v1.SamplingParamsR\x0f\x64\x65\x66\x61ultSampling*\x90\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x15\n\x11MODEL_STATE_READY\x10\x02\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x03\x12\x1b\n\x17MODEL_STATE_UNAVAILABLE\x10\x04*\xa3\x02\n\x0fModelCapability\x12 \n\x1cMODEL_CAPABILITY_UNSPECIFIED\x10\x00\x12\x1b\n\x17MODEL_CAPABILITY_PROMPT\x10\x01\x12\x19\n\x15MODEL_CAPABILITY_CHAT\x10\x02\x12\x1a\n\x16MODEL_CAPABILITY_TOOLS\x10\x03\x12\x1f\n\x1bMODEL_CAPABILITY_CONSTRAINT\x10\x04\x12\x1d\n\x19MODEL_CAPABILITY_LOGPROBS\x10\x05\x12\x1e\n\x1aMODEL_CAPABILITY_REASONING\x10\x06\x12\x1b\n\x17MODEL_CAPABILITY_TOKENS\x10\x08\x12\x1d\n\x19MODEL_CAPABILITY_TOKENIZE\x10\t2\xa6\x01\n\x0cModelService\x12M\n\nListModels\x12\x1e.headrace.v1.ListModelsRequest\x1a\x1f.headrace.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.headrace.v1.GetModelRequest\x1a\x1d.headrace.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELSTATE']._serialized_start=662
-  _globals['_MODELSTATE']._serialized_end=806
-  _globals['_MODELCAPABILITY']._serialized_start=809
-  _globals['_MODELCAPABILITY']._serialized_end=1100
+  _globals['_MODELSTATE']._serialized_start=838
+  _globals['_MODELSTATE']._serialized_end=982
+  _globals['_MODELCAPABILITY']._serialized_start=985
+  _globals['_MODELCAPABILITY']._serialized_end=1276
   _globals['_LISTMODELSREQUEST']._serialized_start=101
-  _globals['_LISTMODELSREQUEST']._serialized_end=159
-  _globals['_LISTMODELSRESPONSE']._serialized_start=161
-  _globals['_LISTMODELSRESPONSE']._serialized_end=242
-  _globals['_GETMODELREQUEST']._serialized_start=244
-  _globals['_GETMODELREQUEST']._serialized_end=276
-  _globals['_GETMODELRESPONSE']._serialized_start=278
-  _globals['_GETMODELRESPONSE']._serialized_end=331
-  _globals['_MODEL']._serialized_start=334
-  _globals['_MODEL']._serialized_end=659
-  _globals['_MODELSERVICE']._serialized_start=1103
-  _globals['_MODELSERVICE']._serialized_end=1269
+  _globals['_LISTMODELSREQUEST']._serialized_end=180
+  _globals['_LISTMODELSRESPONSE']._serialized_start=182
+  _globals['_LISTMODELSRESPONSE']._serialized_end=286
+  _globals['_GETMODELREQUEST']._serialized_start=288
+  _globals['_GETMODELREQUEST']._serialized_end=327
+  _globals['_GETMODELRESPONSE']._serialized_start=329
+  _globals['_GETMODELRESPONSE']._serialized_end=389
+  _globals['_MODEL']._serialized_start=392
+  _globals['_MODEL']._serialized_end=835
+  _globals['_MODELSERVICE']._serialized_start=1279
+  _globals['_MODELSERVICE']._serialized_end=1445
 # @@protoc_insertion_point(module_scope)

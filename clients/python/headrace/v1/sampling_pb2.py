@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/sampling.proto\x12\x0bheadrace.v1\"\xd7\x04\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x11\n\x04seed\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\t \x01(\x05H\x08\x88\x01\x01\x12\x1e\n\x11min_output_tokens\x18\n \x01(\x05H\t\x88\x01\x01\x12>\n\nlogit_bias\x18\x0b \x03(\x0b\x32*.headrace.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nignore_eos\x18\x0c \x01(\x08\x12\x11\n\tbad_words\x18\r \x03(\t\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x14\n\x12_max_output_tokensB\x14\n\x12_min_output_tokens\"O\n\x0cStopCriteria\x12\x11\n\tsequences\x18\x01 \x03(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x19\n\x11include_in_output\x18\x03 \x01(\x08\"\xc0\x01\n\x10OutputConstraint\x12\x38\n\x0bjson_object\x18\x01 \x01(\x0b\x32!.headrace.v1.JsonObjectConstraintH\x00\x12\x15\n\x0bjson_schema\x18\x02 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x12/\n\x06\x63hoice\x18\x05 \x01(\x0b\x32\x1d.headrace.v1.ChoiceConstraintH\x00\x42\x06\n\x04kind\"\x16\n\x14JsonObjectConstraint\"#\n\x10\x43hoiceConstraint\x12\x0f\n\x07\x63hoices\x18\x01 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/sampling.proto\x12\x0bheadrace.v1\"\x80\x06\n\x0eSamplingParams\x12%\n\x0btemperature\x18\x01 \x01(\x02H\x00R\x0btemperature\x88\x01\x01\x12\x18\n\x05top_p\x18\x02 \x01(\x02H\x01R\x04topP\x88\x01\x01\x12\x18\n\x05top_k\x18\x03 \x01(\x05H\x02R\x04topK\x88\x01\x01\x12\x18\n\x05min_p\x18\x04 \x01(\x02H\x03R\x04minP\x88\x01\x01\x12\x30\n\x11\x66requency_penalty\x18\x05 \x01(\x02H\x04R\x10\x66requencyPenalty\x88\x01\x01\x12.\n\x10presence_penalty\x18\x06 \x01(\x02H\x05R\x0fpresencePenalty\x88\x01\x01\x12\x32\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06R\x11repetitionPenalty\x88\x01\x01\x12\x17\n\x04seed\x18\x08 \x01(\x03H\x07R\x04seed\x88\x01\x01\x12/\n\x11max_output_tokens\x18\t \x01(\x05H\x08R\x0fmaxOutputTokens\x88\x01\x01\x12/\n\x11min_output_tokens\x18\n \x01(\x05H\tR\x0fminOutputTokens\x88\x01\x01\x12I\n\nlogit_bias\x18\x0b \x03(\x0b\x32*.headrace.v1.SamplingParams.LogitBiasEntryR\tlogitBias\x12\x1d\n\nignore_eos\x18\x0c \x01(\x08R\tignoreEos\x12\x1b\n\tbad_words\x18\r \x03(\tR\x08\x62\x61\x64Words\x1a<\n\x0eLogitBiasEntry\x12\x10\n\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n\x05value\x18\x02 \x01(\x02R\x05value:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x14\n\x12_max_output_tokensB\x14\n\x12_min_output_tokens\"u\n\x0cStopCriteria\x12\x1c\n\tsequences\x18\x01 \x03(\tR\tsequences\x12\x1b\n\ttoken_ids\x18\x02 \x03(\x05R\x08tokenIds\x12*\n\x11include_in_output\x18\x03 \x01(\x08R\x0fincludeInOutput\"\xf0\x01\n\x10OutputConstraint\x12\x44\n\x0bjson_object\x18\x01 \x01(\x0b\x32!.headrace.v1.JsonObjectConstraintH\x00R\njsonObject\x12!\n\x0bjson_schema\x18\x02 \x01(\tH\x00R\njsonSchema\x12\x16\n\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x12\x1a\n\x07grammar\x18\x04 \x01(\tH\x00R\x07grammar\x12\x37\n\x06\x63hoice\x18\x05 \x01(\x0b\x32\x1d.headrace.v1.ChoiceConstraintH\x00R\x06\x63hoiceB\x06\n\x04kind\"\x16\n\x14JsonObjectConstraint\",\n\x10\x43hoiceConstraint\x12\x18\n\x07\x63hoices\x18\x01 \x03(\tR\x07\x63hoicesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_SAMPLINGPARAMS']._serialized_start=44
-  _globals['_SAMPLINGPARAMS']._serialized_end=643
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=430
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=478
-  _globals['_STOPCRITERIA']._serialized_start=645
-  _globals['_STOPCRITERIA']._serialized_end=724
-  _globals['_OUTPUTCONSTRAINT']._serialized_start=727
-  _globals['_OUTPUTCONSTRAINT']._serialized_end=919
-  _globals['_JSONOBJECTCONSTRAINT']._serialized_start=921
-  _globals['_JSONOBJECTCONSTRAINT']._serialized_end=943
-  _globals['_CHOICECONSTRAINT']._serialized_start=945
-  _globals['_CHOICECONSTRAINT']._serialized_end=980
+  _globals['_SAMPLINGPARAMS']._serialized_end=812
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=587
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=647
+  _globals['_STOPCRITERIA']._serialized_start=814
+  _globals['_STOPCRITERIA']._serialized_end=931
+  _globals['_OUTPUTCONSTRAINT']._serialized_start=934
+  _globals['_OUTPUTCONSTRAINT']._serialized_end=1174
+  _globals['_JSONOBJECTCONSTRAINT']._serialized_start=1176
+  _globals['_JSONOBJECTCONSTRAINT']._serialized_end=1198
+  _globals['_CHOICECONSTRAINT']._serialized_start=1200
+  _globals['_CHOICECONSTRAINT']._serialized_end=1244
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.v1 import chat_pb2 as headrace_dot_v1_dot_chat__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/tokenize.proto\x12\x0bheadrace.v1\x1a\x16headrace/v1/chat.proto\"\x96\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12&\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x16.headrace.v1.ChatInputH\x00\x12\x1b\n\x13skip_special_tokens\x18\x04 \x01(\x08\x12\x16\n\x0einclude_pieces\x18\x05 \x01(\x08\x42\x07\n\x05input\"\x8e\x01\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x0e\n\x06pieces\x18\x03 \x03(\x0c\x12%\n\x18remaining_context_tokens\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x1b\n\x19_remaining_context_tokens\"R\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x1b\n\x13skip_special_tokens\x18\x03 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xa9\x01\n\x0fTokenizeService\x12G\n\x08Tokenize\x12\x1c.headrace.v1.TokenizeRequest\x1a\x1d.headrace.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.headrace.v1.DetokenizeRequest\x1a\x1f.headrace.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadrace/v1/tokenize.proto\x12\x0bheadrace.v1\x1a\x16headrace/v1/chat.proto\"\xcb\x01\n\x0fTokenizeRequest\x12\x14\n\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n\x04text\x18\x02 \x01(\tH\x00R\x04text\x12,\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x16.headrace.v1.ChatInputH\x00R\x04\x63hat\x12.\n\x13skip_special_tokens\x18\x04 \x01(\x08R\x11skipSpecialTokens\x12%\n\x0einclude_pieces\x18\x05 \x01(\x08R\rincludePiecesB\x07\n\x05input\"\xc4\x01\n\x10TokenizeResponse\x12\x1b\n\ttoken_ids\x18\x01 \x03(\x05R\x08tokenIds\x12\x1f\n\x0btoken_count\x18\x02 \x01(\x05R\ntokenCount\x12\x16\n\x06pieces\x18\x03 \x03(\x0cR\x06pieces\x12=\n\x18remaining_context_tokens\x18\x04 \x01(\x05H\x00R\x16remainingContextTokens\x88\x01\x01\x42\x1b\n\x19_remaining_context_tokens\"v\n\x11\x44\x65tokenizeRequest\x12\x14\n\x05model\x18\x01 \x01(\tR\x05model\x12\x1b\n\ttoken_ids\x18\x02 \x03(\x05R\x08tokenIds\x12.\n\x13skip_special_tokens\x18\x03 \x01(\x08R\x11skipSpecialTokens\"(\n\x12\x44\x65tokenizeResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text2\xa9\x01\n\x0fTokenizeService\x12G\n\x08Tokenize\x12\x1c.headrace.v1.TokenizeRequest\x1a\x1d.headrace.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.headrace.v1.DetokenizeRequest\x1a\x1f.headrace.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.tokenize_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOKENIZEREQUEST']._serialized_start=68
-  _globals['_TOKENIZEREQUEST']._serialized_end=218
-  _globals['_TOKENIZERESPONSE']._serialized_start=221
-  _globals['_TOKENIZERESPONSE']._serialized_end=363
-  _globals['_DETOKENIZEREQUEST']._serialized_start=365
-  _globals['_DETOKENIZEREQUEST']._serialized_end=447
-  _globals['_DETOKENIZERESPONSE']._serialized_start=449
-  _globals['_DETOKENIZERESPONSE']._serialized_end=483
-  _globals['_TOKENIZESERVICE']._serialized_start=486
-  _globals['_TOKENIZESERVICE']._serialized_end=655
+  _globals['_TOKENIZEREQUEST']._serialized_end=271
+  _globals['_TOKENIZERESPONSE']._serialized_start=274
+  _globals['_TOKENIZERESPONSE']._serialized_end=470
+  _globals['_DETOKENIZEREQUEST']._serialized_start=472
+  _globals['_DETOKENIZEREQUEST']._serialized_end=590
+  _globals['_DETOKENIZERESPONSE']._serialized_start=592
+  _globals['_DETOKENIZERESPONSE']._serialized_end=632
+  _globals['_TOKENIZESERVICE']._serialized_start=635
+  _globals['_TOKENIZESERVICE']._serialized_end=804
 # @@protoc_insertion_point(module_scope)

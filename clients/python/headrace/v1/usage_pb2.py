@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/usage.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\"\xfb\x01\n\x05Usage\x12\x1f\n\x12prompt_token_count\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12&\n\x19\x63\x61\x63hed_prompt_token_count\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x1f\n\x12output_token_count\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\"\n\x15reasoning_token_count\x18\x04 \x01(\x05H\x03\x88\x01\x01\x42\x15\n\x13_prompt_token_countB\x1c\n\x1a_cached_prompt_token_countB\x15\n\x13_output_token_countB\x18\n\x16_reasoning_token_count\"\xb1\x02\n\x06Timing\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10prefill_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13time_to_first_token\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12 \n\x18output_tokens_per_second\x18\x06 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headrace/v1/usage.proto\x12\x0bheadrace.v1\x1a\x1egoogle/protobuf/duration.proto\"\xcc\x02\n\x05Usage\x12\x31\n\x12prompt_token_count\x18\x01 \x01(\x05H\x00R\x10promptTokenCount\x88\x01\x01\x12>\n\x19\x63\x61\x63hed_prompt_token_count\x18\x02 \x01(\x05H\x01R\x16\x63\x61\x63hedPromptTokenCount\x88\x01\x01\x12\x31\n\x12output_token_count\x18\x03 \x01(\x05H\x02R\x10outputTokenCount\x88\x01\x01\x12\x37\n\x15reasoning_token_count\x18\x04 \x01(\x05H\x03R\x13reasoningTokenCount\x88\x01\x01\x42\x15\n\x13_prompt_token_countB\x1c\n\x1a_cached_prompt_token_countB\x15\n\x13_output_token_countB\x18\n\x16_reasoning_token_count\"\x99\x03\n\x06Timing\x12@\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationR\rqueueDuration\x12\x44\n\x10prefill_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0fprefillDuration\x12H\n\x13time_to_first_token\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x10timeToFirstToken\x12\x42\n\x0f\x64\x65\x63ode_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0e\x64\x65\x63odeDuration\x12@\n\x0etotal_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationR\rtotalDuration\x12\x37\n\x18output_tokens_per_second\x18\x06 \x01(\x01R\x15outputTokensPerSecondb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.v1.usage_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_USAGE']._serialized_start=73
-  _globals['_USAGE']._serialized_end=324
-  _globals['_TIMING']._serialized_start=327
-  _globals['_TIMING']._serialized_end=632
+  _globals['_USAGE']._serialized_end=405
+  _globals['_TIMING']._serialized_start=408
+  _globals['_TIMING']._serialized_end=817
 # @@protoc_insertion_point(module_scope)
