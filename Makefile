@@ -80,6 +80,9 @@ clients-go: .venv/.run ## The Go client: format, vet, tests, examples, conforman
 	@go -C clients/go build -o bin/conformance ./cmd/conformance
 	@go -C clients/go test -count=1 ./...
 
+clients-java: .venv/.run ## The Java client: tests, examples, conformance program. Needs a JDK 17 and Maven.
+	@cd clients/java && mvn -B -ntp verify
+
 conformance: .venv/.dev ## Every client that is built against the scenarios of clients/conformance.yaml.
 	@$(BIN)/python -m pytest tests/conformance
 
@@ -124,5 +127,5 @@ soak: .venv/.dev ## An hour of mixed load; says whether memory grows. SOAK_S=300
 	@$(BIN)/python -m bench --only soak --check $(ARGS)
 
 clean: ## Remove what the targets made, environments included.
-	@rm -rf .venv .venv-triton .venv-clients $(NODE_CLIENTS)/node_modules .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
+	@rm -rf .venv .venv-triton .venv-clients $(NODE_CLIENTS)/node_modules clients/go/bin clients/java/target .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -179,10 +179,11 @@ def _pushback_ms(error: ServiceError, last_sequence: int) -> int | None:
     """Return gRPC's `grpc-retry-pushback-ms`: when to retry, -1 for never, None to say nothing.
 
     After output was sent a retry would run the generation again, and one that the
-    engine was given its whole time for would most likely take it again. Never 0:
-    grpcio then waits for its deadline.
+    engine was given its whole time for would most likely take it again. A limit is the
+    caller's matter, and may be hours away: grpc-java would wait for it, whatever the
+    status. Never 0: grpcio then waits for its deadline.
     """
-    if last_sequence or error.reason is Reason.FIRST_TOKEN_TIMEOUT:
+    if last_sequence or error.reason is Reason.FIRST_TOKEN_TIMEOUT or error.reason in _QUOTAS:
         return -1
     return None if error.retry_after_s is None else max(1, round(error.retry_after_s * 1000))
 

@@ -29,11 +29,13 @@ class Client:
 
 
 _GO: Final = CLIENTS_FOLDER / "go" / "bin" / "conformance"
+_JAVA: Final = CLIENTS_FOLDER / "java" / "target" / "lib"
 _PYTHON: Final = str(CLIENTS_FOLDER / "python" / "conformance.py")
 
 CLIENTS: Final = (
     Client("python", (sys.executable, _PYTHON, "asyncio")),
     Client("python-sync", (sys.executable, _PYTHON, "sync")),
     Client("python-grpcio", (sys.executable, _PYTHON, "grpcio")),
+    Client("java", (str(CLIENTS_FOLDER / "java" / "conformance"),), _JAVA, "make clients-java"),
     Client("go", (str(_GO),), _GO, "make clients-go"),
 )
