@@ -98,6 +98,7 @@ check: .venv/.dev ## Lint, types, import rules, contract, generated code.
 	@$(BIN)/python scripts/document_settings.py --check
 	@$(BIN)/python scripts/document_telemetry.py --check
 	@$(BIN)/python -m scripts.dashboard --check
+	@$(BIN)/python scripts/document_conformance.py --check
 	@$(BIN)/python scripts/report_table.py --check
 
 format: .venv/.dev ## Format the code and the contract.
@@ -112,6 +113,7 @@ docs: .venv/.dev ## Write what the documentation has from the code: settings, sp
 	@$(BIN)/python scripts/document_settings.py
 	@$(BIN)/python scripts/document_telemetry.py
 	@$(BIN)/python -m scripts.dashboard
+	@$(BIN)/python scripts/document_conformance.py
 	@$(BIN)/python scripts/report_table.py
 
 fuzz: .venv/.dev ## 100,000 odd requests against service and gateway: no 5xx, no hang, no leak. About 10 minutes.
