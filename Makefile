@@ -19,10 +19,10 @@ CLIENTS_PIP := .venv-clients/bin/python -m pip install --quiet --disable-pip-ver
 NODE_CLIENTS := tests/clients/node
 INPUTS := pyproject.toml clients/python/pyproject.toml constraints.txt
 
-.PHONY: help run test clients clients-install clients-prerequisites check format proto docs fuzz chaos bench soak triton clean
+.PHONY: help run test clients clients-go clients-install clients-java clients-prerequisites clients-typescript conformance check format proto docs fuzz chaos bench soak trace-demo triton clean
 
 help: ## This list.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/.made:
 	@scripts/prerequisites "$(PYTHON)"
@@ -106,6 +106,9 @@ format: .venv/.dev ## Format the code and the contract.
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/buf format --write
 
+trace-demo: .venv/.run ## Requests that are fast, slow, queued, left, late and broken, and their traces in a local viewer (650 MB, installed once). ARGS="--backend simulator" needs no model.
+	@$(BIN)/python scripts/trace_demo.py $(ARGS)
+
 proto: .venv/.dev ## Generate the stubs of all clients whose tools are here from protos/.
 	@scripts/generate $(BIN)/buf
 
@@ -129,5 +132,5 @@ soak: .venv/.dev ## An hour of mixed load; says whether memory grows. SOAK_S=300
 	@$(BIN)/python -m bench --only soak --check $(ARGS)
 
 clean: ## Remove what the targets made, environments included.
-	@rm -rf .venv .venv-triton .venv-clients $(NODE_CLIENTS)/node_modules clients/go/bin clients/java/target .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
+	@rm -rf .venv .venv-triton .venv-clients .venv-phoenix $(NODE_CLIENTS)/node_modules clients/go/bin clients/java/target .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

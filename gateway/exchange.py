@@ -46,12 +46,23 @@ class Exchange:
     call: GenerationCall | None = None
     reader: GenerationReader | None = None
     first_output_s: float | None = None
+    last_output_s: float = 0.0
+    max_gap_s: float = 0.0  # between two pieces of output, as they were handed over
     trailers: dict[str, str] = field(default_factory=dict)  # that calls to the service ended with
     work: ASGIApp | None = None  # what makes the response behind the framework; `gateway.handover` has the reason
 
     def elapsed_s(self) -> float:
         """Return the seconds since the head of the request had arrived."""
         return time.perf_counter() - self.began_s
+
+    def on_output(self) -> None:
+        """Note that output is being handed over."""
+        now_s = self.elapsed_s()
+        if self.first_output_s is None:
+            self.first_output_s = now_s
+        elif now_s - self.last_output_s > self.max_gap_s:
+            self.max_gap_s = now_s - self.last_output_s
+        self.last_output_s = now_s
 
     def fail(self, error: ApiError) -> None:
         """Note the failure that the caller is told."""

@@ -178,9 +178,9 @@ class GenerationResponse(Response):
                 if reader.is_complete:
                     last = frame
                 elif frame:
+                    if reader.has_output:
+                        exchange.on_output()
                     await out.write(frame)
-                    if exchange.first_output_s is None and reader.has_output:
-                        exchange.first_output_s = exchange.elapsed_s()
                 elif reader.has_started and not self._is_over:
                     await out.open()
         reader.check_complete()

@@ -20,9 +20,10 @@ from starlette.types import Scope
 
 from gateway.exchange import Exchange
 from gateway.openai.answers import GenerationReader
+from headrace.v1 import generation_pb2 as gen
 from runtime import metrics as table
 from runtime import semconv
-from runtime.slo import KEEP_TRAILER, Objectives, keep_reason
+from runtime.slo import KEEP_TRAILER, TIMING_TRAILER, Objectives, keep_reason
 from runtime.telemetry_settings import InboundTrace
 
 __all__ = ["GatewayTelemetry"]
@@ -101,7 +102,7 @@ class GatewayTelemetry:
         if exchange.error is not None and exchange.error.reason is not None:
             span.set_attribute(semconv.ERROR_REASON, exchange.error.reason)
         if error_type is not None:
-            span.set_status(StatusCode.ERROR)
+            span.set_status(StatusCode.ERROR, error_type)
         if (keep := self._keep_reason(exchange, error_type)) is not None:
             span.set_attribute(semconv.KEEP, keep)
         self._end_generation(exchange, span, duration_s, error_type)
@@ -114,14 +115,19 @@ class GatewayTelemetry:
         """Return why this trace is worth to be kept: as the service says, or as it was seen from here."""
         if (told := exchange.trailers.get(KEEP_TRAILER)) is not None:
             return told
+        has_judged = TIMING_TRAILER in exchange.trailers  # the service, by its own clock, and it would have said so
         is_slow = False
-        limit_s, first_s = self._objectives.ttft_s, exchange.first_output_s
-        if exchange.call is not None and exchange.call.stream and limit_s is not None:
+        limit_s, first_s, call = self._objectives.ttft_s, exchange.first_output_s, exchange.call
+        is_promised = call is not None and call.stream and call.request.priority != gen.PRIORITY_BATCH
+        if is_promised and not has_judged and limit_s is not None:
             # A client who leaves before the first output has waited for it until then.
             waited_s = exchange.elapsed_s() if first_s is None and exchange.outcome == "client_cancelled" else first_s
             is_slow = waited_s is not None and waited_s > limit_s
         return keep_reason(
-            {"ttft": not is_slow}, failed=error_type is not None, max_gap_s=0.0, stall_s=self._objectives.stall_s
+            {"ttft": not is_slow},
+            failed=error_type is not None,
+            max_gap_s=0.0 if has_judged else exchange.max_gap_s,
+            stall_s=self._objectives.stall_s,
         )
 
     def _end_generation(self, exchange: Exchange, span: Span, duration_s: float, error_type: str | None) -> None:
@@ -144,7 +150,13 @@ class GatewayTelemetry:
             self._disconnects.add(1, {semconv.GEN_AI_OPERATION: call.endpoint.value, semconv.DISCONNECT_PHASE: phase})
         failed: Attributes = {} if error_type is None else {semconv.ERROR_TYPE: error_type}
         self._duration.record(duration_s, {**generation, **failed}, context=exchange.context)
-        span.set_attributes({**generation, semconv.GEN_AI_REQUEST_STREAM: call.stream})
+        # Without the operation's name: viewers take a span that has it for the model's own, which is the service's.
+        span.set_attributes(
+            {
+                semconv.GEN_AI_RESPONSE_MODEL: generation[semconv.GEN_AI_RESPONSE_MODEL],
+                semconv.GEN_AI_REQUEST_STREAM: call.stream,
+            }
+        )
         for token_type, tokens in _tokens(reader):
             self._tokens.record(tokens, {**generation, semconv.GEN_AI_TOKEN_TYPE: token_type}, context=exchange.context)
         if (ttft_s := _ttft_s(reader)) is not None:

@@ -276,7 +276,7 @@ TRACES: Final = Metric(
     kind=Kind.COUNTER,
     unit="{trace}",
     description="Requests by what became of their spans: sampled, kept (dropped by the sampler, and slow, stalled or "
-    "failed), dropped, or lost (no room to wait for their end). Only where a sampler drops some.",
+    "failed), dropped, or lost (notable, and above the bounds). Only where a sampler drops some.",
     attributes=(semconv.SAMPLING_DECISION,),
     by="both",
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ALL", "E2E", "KEEP_TRAILER", "TPOT", "TTFT", "Objectives", "keep_reason"]
+__all__ = ["ALL", "E2E", "KEEP_TRAILER", "TIMING_TRAILER", "TPOT", "TTFT", "Objectives", "keep_reason"]
 
 TTFT: Final = "ttft"
 TPOT: Final = "tpot"
@@ -21,6 +21,8 @@ ALL: Final = "all"
 # Trailing metadata by which a service tells its caller that this trace is slow, stalled or failed: the caller's own
 # part belongs to it. On a cancel there are no trailers.
 KEEP_TRAILER: Final = "headrace-trace-keep"
+# Where the time went, in the syntax of HTTP's Server-Timing: of every call whose end the service could still tell.
+TIMING_TRAILER: Final = "server-timing"
 
 # Ends of which the server is the cause: whatever came before, the caller has no whole answer.
 _FAILED: Final = frozenset({"deadline_exceeded", "backend_error", "internal_error", "drained"})

@@ -57,8 +57,6 @@ SPANS: Final = (
             semconv.OUTCOME,
             semconv.ERROR_TYPE,
             semconv.ERROR_REASON,
-            semconv.GEN_AI_OPERATION,
-            semconv.GEN_AI_PROVIDER,
             semconv.GEN_AI_RESPONSE_MODEL,
             semconv.GEN_AI_RESPONSE_ID,
             semconv.GEN_AI_REQUEST_STREAM,
@@ -112,7 +110,7 @@ SPANS: Final = (
         by="service",
         kind="INTERNAL",
         when="In line to admitted, or to leaving the line; only of a request that had to wait",
-        attributes=(semconv.GEN_AI_REQUEST_MODEL,),
+        attributes=(),
     ),
     SpanKind(
         name="<chat or text_completion> <model>",

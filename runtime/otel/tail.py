@@ -6,12 +6,13 @@ local root of its trace has ended (the span whose parent is in another process, 
 nowhere), and is exported after all if that root is marked with `headrace.sampling.keep`
 or has failed. What the sampler keeps goes straight to the exporter.
 
-Bounded: so many requests wait, with so many spans each; what has no room is lost, and
-counted. The SDK's own part of this is a sampler and a span processor.
+Bounded: so many requests wait, with so many spans each, and so many are kept a second;
+what has no room is lost, and counted. The SDK's own part of this is a sampler and a span processor.
 """
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ from runtime import semconv
 
 __all__ = ["RecordingSampler", "TailProcessor"]
 
+# In an outage every request fails, and the first hundreds of them say it all.
+_MAX_KEPT_PER_S: Final = 50.0
+_BURST_S: Final = 10.0
 # A request has fewer than ten spans; with several prompts a few for each.
 _MAX_SPANS: Final = 128
 _MAX_REQUESTS: Final = 8192
@@ -90,11 +94,17 @@ class TailProcessor(SpanProcessor):
         *,
         max_requests: int = _MAX_REQUESTS,
         max_spans: int = _MAX_SPANS,
+        max_kept_per_s: float = _MAX_KEPT_PER_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inner = inner
         self._count = count
         self._max_requests = max_requests
         self._max_spans = max_spans
+        self._per_s = max_kept_per_s
+        self._clock = clock
+        self._allowed = max_kept_per_s * _BURST_S
+        self._allowed_at_s = clock()
         self._lock = Lock()
         # Open spans that are not sampled, by id.
         self._by_span: dict[int, _Request] = {}
@@ -149,8 +159,9 @@ class TailProcessor(SpanProcessor):
                     request.ended.append(span)
                 if is_root:
                     self._waiting.pop(request.root_id, None)
-                    request.is_kept = _is_notable(span)
-                    decision = "kept" if request.is_kept else "dropped"
+                    is_notable = _is_notable(span)
+                    request.is_kept = is_notable and self._may_keep()
+                    decision = "kept" if request.is_kept else "lost" if is_notable else "dropped"
                     export = request.ended if request.is_kept else []
                     request.ended = []
             elif request.is_kept:
@@ -159,6 +170,15 @@ class TailProcessor(SpanProcessor):
             self._inner.on_end(_sampled(kept))
         if decision is not None:
             self._count(decision)
+
+    def _may_keep(self) -> bool:
+        now_s = self._clock()
+        grown = self._allowed + (now_s - self._allowed_at_s) * self._per_s
+        self._allowed, self._allowed_at_s = min(grown, self._per_s * _BURST_S), now_s
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        return True
 
     def shutdown(self) -> None:
         """Forget what waits, and end the inner one."""

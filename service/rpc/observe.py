@@ -254,7 +254,7 @@ def _close(call: CallRecord) -> None:
         span.set_attribute(semconv.ERROR_REASON, call.error.reason.name)
     if call.error_type is not None:
         span.set_attribute(semconv.ERROR_TYPE, call.error_type)
-        span.set_status(Status(StatusCode.ERROR, call.error.detail if call.error else None))
+        span.set_status(Status(StatusCode.ERROR, call.error.detail or call.error.reason.name if call.error else None))
     if call.error is not None and not call.is_logged:
         # Refused before it became a generation, which has a line of its own.
         request_logger.info(

@@ -165,7 +165,7 @@ def report(call: CallRecord, live: LiveGeneration, objectives: Objectives) -> No
         usage=replace(generation.usage, output_tokens=tokens),
         finish_reasons=generation.finish_reasons,
         error_type=call.error_type,
-        detail=call.error.detail if call.error else None,
+        detail=call.error.detail or call.error.reason.name if call.error else None,
     )
     record_end(model, priority, call.outcome, told_reason, met)
     if clock.admitted_s is not None:

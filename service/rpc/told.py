@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from opentelemetry.trace import Span
 
 from runtime import semconv
-from runtime.slo import ALL, KEEP_TRAILER, TTFT
+from runtime.slo import ALL, KEEP_TRAILER, TIMING_TRAILER, TTFT
 from service.core.events import Timing
 from service.core.timing import StreamClock
 
-__all__ = ["TIMING_TRAILER", "span_attributes", "trailers_of"]
-
-# The syntax is that of HTTP's Server-Timing: names and milliseconds.
-TIMING_TRAILER: Final = "server-timing"
+__all__ = ["span_attributes", "trailers_of"]
 
 
 def trailers_of(timing: Timing, *, is_admitted: bool, keep: str | None) -> Sequence[tuple[str, str]]:

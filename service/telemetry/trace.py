@@ -58,9 +58,8 @@ class GenerationTrace:
 
     def waits(self) -> None:
         """Begin the span of a wait; where there is no wait, there is none."""
-        self._wait = _tracer.start_span(
-            "wait for a slot", context=self._context, attributes={semconv.GEN_AI_REQUEST_MODEL: self._model}
-        )
+        # Without the model: viewers take a span that has it for a call of the model.
+        self._wait = _tracer.start_span("wait for a slot", context=self._context)
 
     def _end_wait(self) -> None:
         if self._wait is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -20,7 +21,7 @@ from runtime.otel.tail import RecordingSampler, TailProcessor
 class Traced:
     """A tracer whose spans go through the tail; `names` are those that were exported."""
 
-    def __init__(self, sampler: Sampler = ALWAYS_OFF, **bounds: int) -> None:
+    def __init__(self, sampler: Sampler = ALWAYS_OFF, **bounds: Any) -> None:
         self.exporter, self.counts = InMemorySpanExporter(), Counter[str]()
         self.tail = TailProcessor(SimpleSpanProcessor(self.exporter), lambda name: self.counts.update([name]), **bounds)
         provider = TracerProvider(sampler=RecordingSampler(sampler), shutdown_on_exit=False)
@@ -137,6 +138,18 @@ def test_a_request_of_too_many_spans_keeps_the_first_ones_and_its_root() -> None
     root.set_status(StatusCode.ERROR)
     root.end()
     assert traced.names == ["child 0", "child 1", "child 2", "child 3", "root"]
+
+
+def test_no_more_are_kept_than_say_what_is_the_matter() -> None:
+    now_s = 0.0
+    traced = Traced(max_kept_per_s=2.0, clock=lambda: now_s)
+    for _ in range(50):
+        traced.request("slow")
+    assert traced.counts == {"kept": 20, "lost": 30}  # ten seconds' worth at once
+    now_s = 3.0
+    for _ in range(10):
+        traced.request("error")
+    assert traced.counts == {"kept": 26, "lost": 34}
 
 
 def test_nothing_is_remembered_of_what_has_ended() -> None:
