@@ -19,7 +19,7 @@ CLIENTS_PIP := .venv-clients/bin/python -m pip install --quiet --disable-pip-ver
 NODE_CLIENTS := tests/clients/node
 INPUTS := pyproject.toml clients/python/pyproject.toml constraints.txt
 
-.PHONY: help run test clients clients-go clients-install clients-java clients-prerequisites clients-typescript conformance check format proto docs fuzz chaos bench soak trace-demo triton clean
+.PHONY: help run test clients clients-built clients-go clients-install clients-java clients-prerequisites clients-typescript conformance check format proto docs fuzz chaos bench soak trace-demo triton clean
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,11 +45,14 @@ run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080
 triton: ## A real Triton on the CPU with the models of deploy/triton, on port 8001. CONTRACT=ensemble, bls, raw, llmapi, vllm or all.
 	@scripts/triton/serve $(if $(CONTRACT),--contract $(CONTRACT))
 
-# Unit and contract tests mostly wait, and share nothing: several at once. The others start engines, and have the machine alone.
+# Unit and contract tests mostly wait, and share nothing: several at once. So do these, a file at a time. The others start
+# engines or measure, and have the machine alone.
+WAITING := tests/conformance $(addprefix tests/e2e/test_,collector_gone.py nginx.py notable_traces.py page.py prometheus.py reflection.py top.py trace.py trace_demo.py trace_ends.py)
 test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest --numprocesses=4 tests/unit tests/contract
-	@$(BIN)/python -m pytest tests/integration tests/e2e tests/chaos
+	@$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile $(WAITING)
+	@$(BIN)/python -m pytest $(WAITING:%=--ignore=%) tests/integration tests/e2e tests/chaos
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -73,6 +76,21 @@ clients-install: clients-prerequisites .venv-clients/.made $(NODE_CLIENTS)/node_
 
 clients: .venv/.run clients-install ## Clients that nobody here wrote against a live gateway. ARGS="..." goes to pytest.
 	@SERVER_PYTHON=$(CURDIR)/$(BIN)/python .venv-clients/bin/python -m pytest --config-file=tests/clients/pytest.ini --rootdir=. --confcutdir=tests/clients $(ARGS)
+
+TYPESCRIPT := clients/typescript
+
+clients-built: $(TYPESCRIPT)/node_modules/.made ## The programs that tests/conformance runs, of every client whose tools are here.
+	@npm run --prefix $(TYPESCRIPT) --silent build
+	@go -C clients/go build -o bin/conformance ./cmd/conformance
+	@cd clients/java && mvn -B -q -ntp package -DskipTests
+
+$(TYPESCRIPT)/node_modules/.made: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/package-lock.json
+	@npm ci --prefix $(TYPESCRIPT) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+clients-typescript: .venv/.run $(TYPESCRIPT)/node_modules/.made ## The TypeScript client: types, tests, examples, conformance program. Needs Node.js 20.
+	@npm run --prefix $(TYPESCRIPT) --silent build
+	@npm test --prefix $(TYPESCRIPT) --silent
 
 clients-go: .venv/.run ## The Go client: format, vet, tests, examples, conformance program. Needs Go 1.25.
 	@test -z "$$(gofmt -l clients/go)"
@@ -132,5 +150,5 @@ soak: .venv/.dev ## An hour of mixed load; says whether memory grows. SOAK_S=300
 	@$(BIN)/python -m bench --only soak --check $(ARGS)
 
 clean: ## Remove what the targets made, environments included.
-	@rm -rf .venv .venv-triton .venv-clients .venv-phoenix $(NODE_CLIENTS)/node_modules clients/go/bin clients/java/target .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
+	@rm -rf .venv .venv-triton .venv-clients .venv-phoenix $(NODE_CLIENTS)/node_modules clients/go/bin clients/java/target $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/build $(TYPESCRIPT)/dist .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results/latest.json
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

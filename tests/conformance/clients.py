@@ -30,12 +30,14 @@ class Client:
 
 _GO: Final = CLIENTS_FOLDER / "go" / "bin" / "conformance"
 _JAVA: Final = CLIENTS_FOLDER / "java" / "target" / "lib"
+_TYPESCRIPT: Final = CLIENTS_FOLDER / "typescript" / "build" / "conformance.js"
 _PYTHON: Final = str(CLIENTS_FOLDER / "python" / "conformance.py")
 
 CLIENTS: Final = (
     Client("python", (sys.executable, _PYTHON, "asyncio")),
     Client("python-sync", (sys.executable, _PYTHON, "sync")),
     Client("python-grpcio", (sys.executable, _PYTHON, "grpcio")),
+    Client("typescript", ("node", str(_TYPESCRIPT)), _TYPESCRIPT, "make clients-typescript"),
     Client("java", (str(CLIENTS_FOLDER / "java" / "conformance"),), _JAVA, "make clients-java"),
     Client("go", (str(_GO),), _GO, "make clients-go"),
 )
