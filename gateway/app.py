@@ -32,6 +32,7 @@ from gateway.openai.requests import Endpoint, GenerationCall, parse
 from gateway.openai.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.openapi import generation_operation, install_openapi, json_operation, short_operation
 from gateway.outermost import OutermostLayer
+from gateway.page_routes import Page, add_page
 from gateway.readiness import Readiness, ServiceHealth
 from gateway.refusals import on_api_error, on_bug, on_http_exception, unknown_url
 from gateway.responses import add_responses
@@ -201,11 +202,18 @@ def _api(gateway: Gateway, version: str) -> FastAPI:
         lookup = gateway.generations.upstream.get_model(model, options)
         return JSONResponse(model_document(await while_client_waits(request, lookup)))
 
+    page = Page.packaged() if gateway.settings.page else None
+    if page is not None:
+        add_page(api, page)
+
     @api.get("/", include_in_schema=False)
-    async def index() -> Response:
-        """Say where to go."""
+    async def index(request: Request) -> Response:
+        """Show the page to a browser, and say to others where to go."""
+        if page is not None and (shown := page.index(request)) is not None:
+            return shown
         pages = {"docs": "/docs", "openapi": "/openapi.json"} if gateway.settings.docs else {}
-        return JSONResponse({"name": "headrace", "version": version, "models": "/v1/models", **pages})
+        document = {"name": "headrace", "version": version, "models": "/v1/models", **pages}
+        return JSONResponse(document, headers={"vary": "accept"} if page is not None else None)
 
     @api.get("/healthz", tags=["health"])
     async def is_alive() -> dict[str, str]:

@@ -60,6 +60,7 @@ class GatewaySettings(TelemetrySettings):
         "then refuses every other page.",
     )
     docs: bool = Field(default=True, description="Serve /docs and /openapi.json.")
+    page: bool = Field(default=True, description="Serve the page at /.")
 
     body_limit_bytes: Annotated[int, Field(ge=1024)] = Field(
         default=16 * 1024 * 1024,
