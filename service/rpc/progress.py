@@ -29,9 +29,8 @@ def count_progress(generations: Iterable[LiveGeneration]) -> None:
         if tokens > 0:
             live.counted_tokens += tokens
             model = generation.model
-            made[
-                generation.trace.operation, model.backend.info.provider, model.id, generation.request.priority
-            ] += tokens
+            key = (generation.trace.operation, model.backend.info.provider, model.id, generation.request.priority)
+            made[key] += tokens
     for key, tokens in made.items():
         record_progress(*key, tokens)
 
