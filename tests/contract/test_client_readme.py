@@ -43,7 +43,7 @@ async def served(program: str) -> AsyncIterator[str]:
 
 
 def test_the_readme_has_snippets() -> None:
-    assert (len(PROGRAMS), len(COMMANDS)) == (6, 8)
+    assert (len(PROGRAMS), len(COMMANDS)) == (7, 8)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
