@@ -103,8 +103,9 @@ def top(
     """Watch a running service: load, speed and failures of every model.
 
     Reads the metrics port (--metrics-port of the service). Several replicas are
-    added up. A generation is counted when it ends, its tokens and times included.
-    Without a terminal it prints a row for each model and interval.
+    added up. A first token is counted when it is there, tokens every few seconds, and
+    the rest of a generation when it ends. Without a terminal it prints a row for each
+    model and interval.
 
     \b
     q, Ctrl-C  leave
