@@ -12,8 +12,7 @@ from typing import Final
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode, format_trace_id
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import Span, SpanKind, StatusCode, format_trace_id
 from opentelemetry.util.types import AttributeValue
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -23,6 +22,7 @@ from gateway.openai.answers import GenerationReader
 from headrace.v1 import generation_pb2 as gen
 from runtime import metrics as table
 from runtime import semconv
+from runtime.inbound import inbound_trace
 from runtime.slo import KEEP_TRAILER, TIMING_TRAILER, Objectives, keep_reason
 from runtime.telemetry_settings import InboundTrace
 
@@ -50,7 +50,6 @@ class GatewayTelemetry:
     ) -> None:
         self._trust = trust_inbound_trace
         self._objectives = objectives or Objectives()
-        self._propagator = TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("headrace.gateway", tracer_provider=tracers)
         meter = metrics.get_meter("headrace.gateway", meter_provider=meters)
         self._http_duration = table.HTTP_DURATION.histogram(meter)
@@ -63,7 +62,7 @@ class GatewayTelemetry:
 
     def start(self, scope: Scope, headers: Headers) -> tuple[Span, Context]:
         """Start the SERVER span of a request; return it and the context that holds it."""
-        parent, links = self._inbound(headers)
+        parent, links = inbound_trace(headers, self._trust)
         method = _method(scope)
         attributes: Attributes = {
             semconv.HTTP_REQUEST_METHOD: method,
@@ -167,16 +166,6 @@ class GatewayTelemetry:
         if exchange.first_output_s is not None and call.stream:
             self._ttfc.record(exchange.first_output_s, generation, context=exchange.context)
             span.set_attribute(semconv.GEN_AI_TTFC, exchange.first_output_s)
-
-    def _inbound(self, headers: Headers) -> tuple[Context, list[Link]]:
-        carrier = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
-        if not carrier or self._trust == "never":
-            return Context(), []
-        caller = self._propagator.extract(carrier, context=Context())
-        if self._trust == "parent":
-            return caller, []
-        span_context = trace.get_current_span(caller).get_span_context()
-        return Context(), [Link(span_context)] if span_context.is_valid else []
 
 
 def _ttft_s(reader: GenerationReader) -> float | None:

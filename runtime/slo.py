@@ -81,10 +81,10 @@ class Objectives:
         return [TTFT, *([] if self.e2e_s is None else [E2E]), ALL] if self.ttft_s is not None else [ALL]
 
     @property
-    def edges(self) -> Mapping[str, tuple[float, ...]]:
+    def edges(self) -> Mapping[str, float]:
         """Objectives by name, to be edges of the histograms: a bucket then counts exactly the good ones."""
         pairs = ((TTFT, self.ttft_s), (TPOT, self.tpot_s), (E2E, self.e2e_s), ("stall", self.stall_s))
-        return {name: () if value is None else (value,) for name, value in pairs}
+        return {name: value for name, value in pairs if value is not None}
 
 
 def keep_reason(met: Mapping[str, bool], *, failed: bool, max_gap_s: float, stall_s: float | None) -> str | None:

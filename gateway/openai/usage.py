@@ -7,6 +7,7 @@ from typing import Any, Final
 from google.protobuf.duration_pb2 import Duration
 
 from headrace.v1 import usage_pb2
+from runtime.server_timing import server_timing_value
 
 __all__ = ["server_timing", "timing_document", "usage_document"]
 
@@ -50,8 +51,7 @@ def timing_document(timing: usage_pb2.Timing) -> dict[str, float | None]:
 
 def server_timing(timing: usage_pb2.Timing) -> str:
     """Return the value of `Server-Timing`: `dur` in milliseconds; points that were not reached are left out."""
-    found = [(name, _milliseconds(timing, field)) for name, field in _METRICS]
-    return ", ".join(f"{name};dur={value:.3f}" for name, value in found if value is not None)
+    return server_timing_value((name, _milliseconds(timing, field)) for name, field in _METRICS)
 
 
 def _milliseconds(timing: usage_pb2.Timing, field: str) -> float | None:

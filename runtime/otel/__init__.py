@@ -195,9 +195,9 @@ def _views(objectives: Objectives) -> list[View]:
         (table.DURATION, E2E),
         (table.MAX_GAP, "stall"),
     ):
-        missing = set(objectives.edges[name]) - set(metric.bounds)
-        if missing:
-            bounds = sorted({*metric.bounds, *missing})
+        edge = objectives.edges.get(name)
+        if edge is not None and edge not in metric.bounds:
+            bounds = sorted((*metric.bounds, edge))
             views.append(
                 View(instrument_name=metric.name, aggregation=ExplicitBucketHistogramAggregation(boundaries=bounds))
             )

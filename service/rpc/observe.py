@@ -17,12 +17,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from runtime import semconv
+from runtime.inbound import inbound_trace
 from runtime.telemetry_settings import InboundTrace
 from service.core.errors import Reason, ServiceError, Violation, invalid
 from service.rpc.authentication import authenticate, unchecked_identity
@@ -39,7 +38,6 @@ __all__ = ["ObservingInterceptor"]
 logger = logging.getLogger("headrace.service")
 request_logger = logging.getLogger("headrace.request")
 _tracer = trace.get_tracer("headrace.service")
-_propagator = TraceContextTextMapPropagator()
 
 _MAX_ID_CHARS = 128
 _MAX_LOGGED_CHARS = 128
@@ -201,7 +199,7 @@ def _status(call: CallRecord, error: BaseException) -> Any | None:
 
 def _open(method: str, context: Any, trust: InboundTrace) -> CallRecord:
     metadata: Sequence[tuple[str, Any]] = context.invocation_metadata() or ()
-    parent, links = _inbound(metadata, trust)
+    parent, links = inbound_trace(metadata, trust, _getter)
     span = _tracer.start_span(
         method,
         context=parent,
@@ -217,17 +215,6 @@ def _open(method: str, context: Any, trust: InboundTrace) -> CallRecord:
         span.set_attribute(semconv.DEADLINE_S, left_s)
         call.deadline_s = call.received_s + left_s
     return call
-
-
-def _inbound(metadata: Sequence[tuple[str, Any]], trust: InboundTrace) -> tuple[Context, list[Link]]:
-    """Return what our span hangs under, and what it only points to."""
-    if trust == "never":
-        return Context(), []
-    caller = _propagator.extract(metadata, context=Context(), getter=_getter)
-    if trust == "parent":
-        return caller, []
-    span_context = trace.get_current_span(caller).get_span_context()
-    return Context(), [Link(span_context)] if span_context.is_valid else []
 
 
 def _request_id(metadata: Sequence[tuple[str, Any]]) -> str:

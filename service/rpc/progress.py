@@ -10,6 +10,7 @@ from typing import Final
 
 from service.core.request import Priority
 from service.generation.live import LiveGeneration
+from service.sharing.tasks import stop
 from service.telemetry.instruments import record_progress
 
 __all__ = ["Progress", "count_progress"]
@@ -48,9 +49,7 @@ class Progress:
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await stop(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from opentelemetry.trace import Span
 
 from runtime import semconv
+from runtime.server_timing import server_timing_value
 from runtime.slo import ALL, KEEP_TRAILER, TIMING_TRAILER, TTFT
 from service.core.events import Timing
 from service.core.timing import StreamClock
@@ -23,7 +24,7 @@ def trailers_of(timing: Timing, *, is_admitted: bool, keep: str | None) -> Seque
         ("decode", timing.decode_s),
         ("total", timing.total_s),
     )
-    told = ", ".join(f"{name};dur={1000 * seconds:.3f}" for name, seconds in parts if seconds is not None)
+    told = server_timing_value((name, None if seconds is None else 1000 * seconds) for name, seconds in parts)
     return ((TIMING_TRAILER, told),) if keep is None else ((TIMING_TRAILER, told), (KEEP_TRAILER, keep))
 
 

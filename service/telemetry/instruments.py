@@ -74,6 +74,14 @@ class Recorded:
     tpot_s: float | None
 
 
+def _of_class(model: str, priority: Priority) -> dict[str, str]:
+    return {semconv.GEN_AI_REQUEST_MODEL: model, semconv.PRIORITY: priority.value}
+
+
+def _of_generation(operation: str, provider: str, of_class: Mapping[str, str]) -> dict[str, str]:
+    return {semconv.GEN_AI_OPERATION: operation, semconv.GEN_AI_PROVIDER: provider, **of_class}
+
+
 def record_rpc(method: str, status: str, duration_s: float, error_type: str | None, context: Context) -> None:
     """Record one call. `method` is fully qualified, `status` a gRPC status name."""
     attributes = {semconv.RPC_SYSTEM_NAME: "grpc", semconv.RPC_METHOD: method, semconv.RPC_STATUS_CODE: status}
@@ -84,11 +92,7 @@ def record_rpc(method: str, status: str, duration_s: float, error_type: str | No
 
 def record_end(model: str, priority: Priority, outcome: str, reason: str | None, met: Mapping[str, bool]) -> None:
     """Record how a generation ended, also one that was refused, and which objectives it met."""
-    attributes = {
-        semconv.GEN_AI_REQUEST_MODEL: model,
-        semconv.PRIORITY: priority.value,
-        semconv.OUTCOME: outcome,
-    }
+    attributes = {**_of_class(model, priority), semconv.OUTCOME: outcome}
     if reason is not None:
         attributes[semconv.ERROR_REASON] = reason
     _generations.add(1, attributes)
@@ -108,8 +112,8 @@ def record_first_token(
     context: Context,
 ) -> None:
     """Record what lies before the first token of a generation, which is there now."""
-    of_class = {semconv.GEN_AI_REQUEST_MODEL: model, semconv.PRIORITY: priority.value}
-    attributes = {semconv.GEN_AI_OPERATION: operation, semconv.GEN_AI_PROVIDER: provider, **of_class}
+    of_class = _of_class(model, priority)
+    attributes = _of_generation(operation, provider, of_class)
     _ttft.record(ttft_s, attributes, context=context)
     _queue.record(queue_s, of_class, context=context)
     _prefill.record(prefill_s, of_class, context=context)
@@ -117,24 +121,14 @@ def record_first_token(
 
 def record_progress(operation: str, provider: str, model: str, priority: Priority, tokens: int) -> None:
     """Record output tokens of generations that go on."""
-    attributes = {
-        semconv.GEN_AI_OPERATION: operation,
-        semconv.GEN_AI_PROVIDER: provider,
-        semconv.GEN_AI_REQUEST_MODEL: model,
-        semconv.PRIORITY: priority.value,
-    }
-    _output_tokens.add(tokens, attributes)
+    _output_tokens.add(tokens, _of_generation(operation, provider, _of_class(model, priority)))
 
 
 def record_generation(told: Recorded, context: Context) -> None:
     """Record one generation that was admitted."""
     timing = told.timing
-    of_class = {semconv.GEN_AI_REQUEST_MODEL: told.model, semconv.PRIORITY: told.priority.value}
-    attributes = {
-        semconv.GEN_AI_OPERATION: told.operation,
-        semconv.GEN_AI_PROVIDER: told.provider,
-        **of_class,
-    }
+    of_class = _of_class(told.model, told.priority)
+    attributes = _of_generation(told.operation, told.provider, of_class)
     if timing.ttft_s is None:
         _queue.record(timing.queue_s, of_class, context=context)
         _first_token_missing.add(1, {**attributes, semconv.OUTCOME: told.outcome}, context=context)
@@ -222,9 +216,7 @@ def observe_models(_: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
 
 def _observe(read: Callable[[Slots, Priority], float]) -> Iterable[metrics.Observation]:
     return [
-        metrics.Observation(
-            read(slots, priority), {semconv.GEN_AI_REQUEST_MODEL: model, semconv.PRIORITY: priority.value}
-        )
+        metrics.Observation(read(slots, priority), _of_class(model, priority))
         for model, slots in list(_watched.items())
         for priority in Priority
     ]

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace import _aio
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gateway_harness import RawClient, RunningGateway, running_gateway
+from tests.support.tracing import install_exporter
 
 TRANSPORTS = ("grpcio", "asyncio")
 VARIABLE = "HEADRACE_GATEWAY_TRANSPORT"
@@ -62,3 +64,11 @@ async def fake(shared: tuple[FakeService, RunningGateway]) -> FakeService:
 async def client(shared: tuple[FakeService, RunningGateway]) -> AsyncIterator[RawClient]:
     async with shared[1].connect() as connection:
         yield connection
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """Every span that ends during a test."""
+    exporter = install_exporter()
+    yield exporter
+    exporter.clear()

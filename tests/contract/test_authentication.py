@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,7 +34,6 @@ from tests.support.service import (
     script,
     simulated_model,
 )
-from tests.support.tracing import install_exporter
 
 LOOK_S = 0.02
 SAY = GenerateRequest(model="sim", prompt=script(tokens=["a"], output_tokens=1))
@@ -45,13 +44,6 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.toml"
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = install_exporter()
-    yield exporter
-    exporter.clear()
 
 
 @asynccontextmanager

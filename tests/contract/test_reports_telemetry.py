@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,17 +22,9 @@ from tests.support.gateway_harness import CHAT
 from tests.support.metering import Metered, install_reader
 from tests.support.report_replay import R0, Replay, replays
 from tests.support.service import GenerateRequest, RunningService, eventually
-from tests.support.tracing import install_exporter
 
 HTTP, RPC, ENGINE = f"POST {CHAT}", "headrace.v1.GenerationService/Generate", "chat m"
 TREE = {HTTP, RPC, ENGINE, "await first token", "stream tokens"}
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = install_exporter()
-    yield exporter
-    exporter.clear()
 
 
 def of_trace(exporter: InMemorySpanExporter, trace_id: str) -> list[ReadableSpan]:

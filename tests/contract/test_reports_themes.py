@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -15,14 +15,6 @@ from service.rpc.generation import DeadlinePolicy
 from tests.support.gateway_harness import RunningGateway, chat_body, running_gateway
 from tests.support.report_replay import replays
 from tests.support.service import GenerateRequest, RunningService, eventually, running_service, script
-from tests.support.tracing import install_exporter
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = install_exporter()
-    yield exporter
-    exporter.clear()
 
 
 @pytest.mark.report("T02")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,19 +20,11 @@ from runtime.slo import Objectives
 from runtime.spans import ATTRIBUTES, SPANS, find_span
 from tests.support.gateway_harness import CHAT, RawClient, RunningGateway, running_gateway
 from tests.support.service import RunningService, eventually, running_service, script, simulated_model
-from tests.support.tracing import install_exporter
 
 RPC, HTTP = "headrace.v1.GenerationService/Generate", f"POST {CHAT}"
 ENGINE, WAIT, FIRST, REST = "chat sim", "wait for a slot", "await first token", "stream tokens"
 QUICK = script(tokens=["a"], output_tokens=3, token_ms=1)
 LONG = script(tokens=["a"], token_ms=5)
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = install_exporter()
-    yield exporter
-    exporter.clear()
 
 
 @asynccontextmanager

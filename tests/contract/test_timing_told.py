@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -15,19 +14,11 @@ from runtime.slo import KEEP_TRAILER, Objectives
 from tests.support.gateway_harness import CHAT, RawClient, running_gateway
 from tests.support.retained import keyed
 from tests.support.service import GenerateRequest, eventually, running_service, script
-from tests.support.tracing import install_exporter
 
 RPC = "headrace.v1.GenerationService/Generate"
 PROMPT = script(tokens=["a"], output_tokens=4, queue_ms=20, prefill_ms=40, token_ms=15)
 # Of the durations on the wire: the trailers have microseconds.
 MICROSECOND_MS = 0.001
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = install_exporter()
-    yield exporter
-    exporter.clear()
 
 
 def server_timing(value: str) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,17 +20,9 @@ from tests.support.service import (
     script,
     simulated_model,
 )
-from tests.support.tracing import install_exporter
 
 RPC = "headrace.v1.GenerationService/Generate"
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter = install_exporter()
-    yield exporter
-    exporter.clear()
 
 
 def named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:

@@ -28,6 +28,7 @@ from headrace._http2.metadata import (
 )
 from headrace._http2.outcome import Outcome
 from headrace._http2.retry import RetryThrottle, pushback_of, retry_delay_s
+from headrace._reader import text_values
 from headrace.errors import error_from_rpc
 
 __all__ = ["Call", "Limits", "Router"]
@@ -193,13 +194,12 @@ class Call(Generic[T_co]):
             waiter = self._loop.create_future()
             self._header_waiters.append(waiter)
             await waiter
-        return {name: value for name, value in self._headers or () if isinstance(value, str)}
+        return text_values(self._headers or ())
 
     @property
     def trailers(self) -> dict[str, str]:
         """The text values of the trailing metadata; empty until the server has ended the call."""
-        trailers = () if self._outcome is None else self._outcome.trailers
-        return {name: value for name, value in trailers if isinstance(value, str)}
+        return text_values(() if self._outcome is None else self._outcome.trailers)
 
     async def close(self) -> None:
         """Cancel the call unless it ended; return at once."""
