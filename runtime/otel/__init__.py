@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +25,7 @@ from runtime import semconv
 from runtime.slo import E2E, TPOT, TTFT, Objectives
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.view import View
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
 
     from runtime.otel.scrape import MetricsPort
 
@@ -133,14 +132,11 @@ def configure(
         readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
     meters: metrics.MeterProvider | None = None
     if readers:
-        from opentelemetry.sdk.metrics import MeterProvider
+        from runtime.otel.meters import RecordingMeterProvider
 
-        # shutdown_on_exit would block the interpreter's end while a collector is away.
-        meters = MeterProvider(
-            resource=resource, metric_readers=readers, shutdown_on_exit=False, views=_views(objectives or Objectives())
-        )
+        meters = RecordingMeterProvider(readers, resource, _bounds(objectives or Objectives()))
         metrics.set_meter_provider(meters)
-    tracers: TracerProvider | None = None
+    tracers: trace.TracerProvider | None = None
     if sends_traces:
         tracers = _tracers(resource, keep_notable=keep_notable)
         trace.set_tracer_provider(tracers)
@@ -163,7 +159,7 @@ def _scraped(host: str, port: int) -> tuple[Any, MetricsPort]:
     return PrometheusMetricReader(scope_info_enabled=False, registry=registry), opened
 
 
-def _tracers(resource: Resource, *, keep_notable: bool) -> TracerProvider:
+def _tracers(resource: Resource, *, keep_notable: bool) -> trace.TracerProvider:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -171,23 +167,19 @@ def _tracers(resource: Resource, *, keep_notable: bool) -> TracerProvider:
 
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)  # the sampler that OTEL_TRACES_SAMPLER names
     exporting = BatchSpanProcessor(OTLPSpanExporter())
+    tracers.add_span_processor(exporting)
     if not keep_notable or tracers.sampler is ALWAYS_ON:
-        tracers.add_span_processor(exporting)
         return tracers
-    from runtime.otel.tail import RecordingSampler, TailProcessor
+    from runtime.otel.tail import TailTracerProvider
 
-    tracers.sampler = RecordingSampler(tracers.sampler)
     decided = table.TRACES.counter(metrics.get_meter("headrace.telemetry"))
     count = {name: {semconv.SAMPLING_DECISION: name} for name in ("sampled", "kept", "dropped", "lost")}
-    tracers.add_span_processor(TailProcessor(exporting, lambda name: decided.add(1, count[name])))
-    return tracers
+    return TailTracerProvider(tracers, exporting, lambda name: decided.add(1, count[name]))
 
 
-def _views(objectives: Objectives) -> list[View]:
-    """Return views that make every objective an edge of its histogram: a bucket counts exactly the good ones then."""
-    from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
-
-    views = []
+def _bounds(objectives: Objectives) -> dict[str, Sequence[float]]:
+    """Return bucket edges with every objective among those of its histogram: a bucket counts exactly the good ones."""
+    bounds: dict[str, Sequence[float]] = {}
     for metric, name in (
         (table.TTFT, TTFT),
         (table.CLIENT_TTFC, TTFT),
@@ -197,8 +189,5 @@ def _views(objectives: Objectives) -> list[View]:
     ):
         edge = objectives.edges.get(name)
         if edge is not None and edge not in metric.bounds:
-            bounds = sorted((*metric.bounds, edge))
-            views.append(
-                View(instrument_name=metric.name, aggregation=ExplicitBucketHistogramAggregation(boundaries=bounds))
-            )
-    return views
+            bounds[metric.name] = sorted((*metric.bounds, edge))
+    return bounds

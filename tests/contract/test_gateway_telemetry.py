@@ -7,13 +7,13 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from runtime.otel.meters import RecordingMeterProvider
 from tests.support.fake_service import HANG, Fail, FakeService, completed, delta, fake_service, finished, started
 from tests.support.gateway_harness import CHAT, RunningGateway, chat_body, running_gateway
 
@@ -30,7 +30,7 @@ class Recorded:
         self.tracers = TracerProvider(shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.meters = RecordingMeterProvider([self.reader])
 
     def spans(self) -> Sequence[ReadableSpan]:
         return self.exporter.get_finished_spans()

@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace.v1 import model_pb2
 from runtime import semconv
+from runtime.otel.meters import RecordingMeterProvider
 from tests.support.gateway_harness import CHAT
 from tests.support.metering import Metered, install_reader
 from tests.support.report_replay import R0, Replay, replays
@@ -114,7 +114,7 @@ async def test_traces_of_requests_at_once_do_not_mix_also_where_some_are_left(
 async def metered(**settings: Any) -> AsyncIterator[tuple[Replay, Metered, Metered]]:
     """Yield a replay, and what its service and its gateway record."""
     reader = InMemoryMetricReader()
-    meters = MeterProvider([reader], shutdown_on_exit=False)
+    meters = RecordingMeterProvider([reader])
     inner = install_reader()
     async with replays(settings={"meters": meters, **settings}) as replay:
         yield replay, inner, Metered(reader)

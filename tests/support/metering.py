@@ -7,8 +7,10 @@ from functools import cache
 from typing import Any
 
 from opentelemetry import metrics
-from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
+from opentelemetry.sdk.metrics import Counter, Histogram
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+
+from runtime.otel.meters import RecordingMeterProvider
 
 __all__ = ["Metered", "install_reader", "points_of"]
 
@@ -18,7 +20,7 @@ def _reader() -> InMemoryMetricReader:
     # Counters and histograms tell what came since they were last read; gauges what is.
     deltas: dict[type, AggregationTemporality] = dict.fromkeys((Counter, Histogram), AggregationTemporality.DELTA)
     reader = InMemoryMetricReader(preferred_temporality=deltas)
-    metrics.set_meter_provider(MeterProvider([reader], shutdown_on_exit=False))
+    metrics.set_meter_provider(RecordingMeterProvider([reader]))
     return reader
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runtime import metrics, otel, semconv
 from runtime.metrics import METRICS, Kind, Metric
+from runtime.otel.meters import RecordingMeterProvider
 from runtime.slo import Objectives
 from runtime.spans import ATTRIBUTES
 from tests.support.metering import points_of
@@ -43,7 +43,7 @@ def test_names_are_unique_and_edges_ascend() -> None:
 def test_prometheus_has_the_name_that_the_table_says(metric: Metric) -> None:
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
-    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    provider = RecordingMeterProvider([reader])
     meter = provider.get_meter("test")
     attributes = dict.fromkeys(metric.attributes, "x")
     match metric.kind:
@@ -70,8 +70,8 @@ def test_prometheus_has_the_name_that_the_table_says(metric: Metric) -> None:
 
 def test_objectives_are_edges_so_that_a_bucket_counts_the_good_ones() -> None:
     reader = InMemoryMetricReader()
-    views = otel._views(Objectives(ttft_s=0.42, tpot_s=0.033, e2e_s=17.0, stall_s=1.25))
-    provider = MeterProvider(metric_readers=[reader], views=views, shutdown_on_exit=False)
+    edges = otel._bounds(Objectives(ttft_s=0.42, tpot_s=0.033, e2e_s=17.0, stall_s=1.25))
+    provider = RecordingMeterProvider([reader], bounds=edges)
     meter = provider.get_meter("test")
     wanted = {
         metrics.TTFT: 0.42,
@@ -86,7 +86,7 @@ def test_objectives_are_edges_so_that_a_bucket_counts_the_good_ones() -> None:
     for metric, edge in wanted.items():
         assert bounds[metric.name] == sorted({*metric.bounds, edge})
     # One that is an edge already changes nothing.
-    assert otel._views(Objectives(ttft_s=0.5, tpot_s=0.1, e2e_s=None, stall_s=2.0)) == []
+    assert otel._bounds(Objectives(ttft_s=0.5, tpot_s=0.1, e2e_s=None, stall_s=2.0)) == {}
     provider.shutdown()
 
 

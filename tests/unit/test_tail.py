@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
 from runtime import semconv
-from runtime.otel.tail import RecordingSampler, TailProcessor
+from runtime.otel.tail import TailTracerProvider
 
 
 class Traced:
@@ -23,10 +24,11 @@ class Traced:
 
     def __init__(self, sampler: Sampler = ALWAYS_OFF, **bounds: Any) -> None:
         self.exporter, self.counts = InMemorySpanExporter(), Counter[str]()
-        self.tail = TailProcessor(SimpleSpanProcessor(self.exporter), lambda name: self.counts.update([name]), **bounds)
-        provider = TracerProvider(sampler=RecordingSampler(sampler), shutdown_on_exit=False)
-        provider.add_span_processor(self.tail)
-        self.start = provider.get_tracer("test").start_span
+        exporting = SimpleSpanProcessor(self.exporter)
+        provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+        provider.add_span_processor(exporting)
+        self.tail = TailTracerProvider(provider, exporting, lambda name: self.counts.update([name]), **bounds)
+        self.start = self.tail.get_tracer("test").start_span
 
     def request(self, *marks: str, parent: Context | None = None) -> trace.Span:
         """Run a request of a root and two spans, and return its root, ended."""
@@ -157,4 +159,78 @@ def test_nothing_is_remembered_of_what_has_ended() -> None:
     for number in range(100):
         traced.request("slow" if number % 2 else "")
     assert traced.tail.waiting == 0
-    assert not traced.tail._by_span
+
+
+def tell_all(tracer: trace.Tracer) -> None:
+    """Tell a span everything that the API has."""
+    elsewhere = SpanContext(0x1, 0x2, is_remote=True, trace_flags=TraceFlags(1))
+    root = tracer.start_span("root", kind=trace.SpanKind.SERVER, attributes={"a": 1}, links=[trace.Link(elsewhere)])
+    root.set_attribute(semconv.KEEP, "slow")
+    with trace.use_span(root, end_on_exit=True, record_exception=False):
+        with tracer.start_as_current_span("all", attributes={"long": "x" * 100}) as span:
+            span.set_attributes({"many": ["x", "y"], "yes": True, "share": 0.5})
+            span.update_name("everything")
+            span.add_event("happened", {"where": "here"})
+            span.set_status(StatusCode.ERROR, "broken")
+            span.set_status(StatusCode.UNSET)
+        for status in (StatusCode.OK, StatusCode.ERROR):
+            span.set_status(status)
+        with pytest.raises(ValueError), tracer.start_as_current_span("raised", kind=trace.SpanKind.CLIENT):  # noqa: PT011
+            raise ValueError("no good")
+        final = tracer.start_span("final")
+        final.set_status(StatusCode.OK)
+        final.set_status(StatusCode.ERROR, "too late")
+        assert final.is_recording()
+        final.end()
+        assert not final.is_recording()
+        final.set_attribute("late", 1)
+        final.add_event("late")
+        final.update_name("late")
+        final.end()
+
+
+def told(span: ReadableSpan) -> dict[str, Any]:
+    """Return a span without what differs each time."""
+    found = json.loads(span.to_json())
+    for name in ("context", "parent_id", "start_time", "end_time"):
+        del found[name]
+    for event in found["events"]:
+        del event["timestamp"]
+        event["attributes"].pop("exception.stacktrace", None)
+    for link in found["links"]:
+        link["attributes"] = link["attributes"] or {}
+    return {**found, "scope": span.instrumentation_scope, "has_parent": span.parent is not None}
+
+
+@pytest.mark.parametrize("limit", [None, "20"])
+def test_what_is_kept_is_what_the_sdk_would_have_made_of_it(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if limit is not None:
+        monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", limit)
+    spans = []
+    for sampler in (ALWAYS_OFF, ALWAYS_ON):
+        traced = Traced(sampler)
+        tell_all(traced.tail.get_tracer("test", "1", "https://example.test/schema"))
+        spans.append(sorted((told(span) for span in traced.spans), key=lambda one: str(one["name"])))
+    assert spans[0] == spans[1]
+    assert [span["name"] for span in spans[0]] == ["everything", "final", "raised", "root"]
+
+
+def test_contexts_that_travel_on_say_that_they_are_not_sampled() -> None:
+    traced = Traced()
+    root = traced.start("root")
+    child = traced.start("child", context=trace.set_span_in_context(root))
+    for span in (root, child):
+        assert not span.get_span_context().trace_flags.sampled
+        assert span.get_span_context().is_valid
+        assert not span.get_span_context().is_remote
+    assert child.get_span_context().trace_id == root.get_span_context().trace_id
+
+
+def test_what_waits_at_the_end_is_forgotten() -> None:
+    traced = Traced()
+    traced.start("root")
+    traced.tail.force_flush()
+    assert traced.tail.waiting == 1
+    traced.tail.shutdown()
+    assert traced.tail.waiting == 0
+    assert traced.names == []
