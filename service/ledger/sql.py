@@ -7,6 +7,8 @@ whose commit nobody has heard of can be written again.
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -27,6 +29,7 @@ __all__ = ["LEASE_S", "SqlStore"]
 LEASE_S: Final = 60.0
 # Of the thread that writes; callers wait for a second at most.
 _BUSY_S: Final = 5
+_RETRY_S: Final = 0.02
 _PRAGMAS: Final = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL")
 _CONNECT: Final[dict[str, dict[str, object]]] = {
     "sqlite": {"timeout": _BUSY_S},
@@ -204,8 +207,17 @@ def _make_file(url: URL) -> None:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # A change to WAL fails at once where somebody else is at the new file: SQLite's own waiting is not for that.
+    give_up_s = time.monotonic() + _BUSY_S
     for pragma in _PRAGMAS:
-        connection.execute(pragma)
+        while True:
+            try:
+                connection.execute(pragma)
+                break
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up_s:
+                    raise
+                time.sleep(_RETRY_S)
 
 
 def _is_fault_of_data(error: SQLAlchemyError) -> bool:
