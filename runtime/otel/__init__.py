@@ -94,15 +94,16 @@ def configure(
 
     `keep_notable` exports the spans of slow, stalled and failed requests also where
     the sampler drops them. Raises TelemetryError with a clear line if OTEL_EXPORTER_OTLP_PROTOCOL asks
-    for anything but grpc, or the port cannot be had. OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
+    for anything but grpc, OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER for anything but otlp or none, or the port
+    cannot be had. OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
     OTEL_TRACES_SAMPLER and the exporter's own variables are honoured by the SDK.
     """
     # Only W3C trace context travels: whatever a public caller puts into
     # `baggage` would else be handed on to the engine.
     propagate.set_global_textmap(TraceContextTextMapPropagator())
     is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    sends_traces = not is_off and bool(os.environ.get(_ENDPOINT) or os.environ.get(_TRACES_ENDPOINT))
-    sends_metrics = not is_off and bool(os.environ.get(_ENDPOINT) or os.environ.get(_METRICS_ENDPOINT))
+    sends_traces = not is_off and _sends(_TRACES_ENDPOINT, "OTEL_TRACES_EXPORTER")
+    sends_metrics = not is_off and _sends(_METRICS_ENDPOINT, "OTEL_METRICS_EXPORTER")
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     if (sends_traces or sends_metrics) and protocol != "grpc":
         raise TelemetryError(
@@ -143,6 +144,14 @@ def configure(
     if port is not None:
         logger.info("metrics on http://%s:%d/metrics", metrics_host, port.port)
     return Telemetry(tracers, meters, port)
+
+
+def _sends(endpoint: str, exporter: str) -> bool:
+    """Return whether one signal is sent, by its endpoint's and its exporter's variable."""
+    asked = os.environ.get(exporter, "").strip().lower() or "otlp"
+    if asked not in {"otlp", "none"}:
+        raise TelemetryError(f"{exporter}={asked} is not supported: use otlp or none")
+    return asked == "otlp" and bool(os.environ.get(_ENDPOINT) or os.environ.get(endpoint))
 
 
 def _scraped(host: str, port: int) -> tuple[Any, MetricsPort]:

@@ -75,3 +75,17 @@ def test_a_protocol_that_is_not_served_is_a_clear_end(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     with pytest.raises(otel.TelemetryError, match="use grpc"):
         otel.configure("x", "1")
+
+
+def test_an_exporter_that_is_not_there_is_a_clear_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
+    with pytest.raises(otel.TelemetryError, match="OTEL_METRICS_EXPORTER=console is not supported: use otlp or none"):
+        otel.configure("x", "1")
+
+
+def test_no_exporter_is_nothing_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "None")
+    assert otel.configure("x", "1") == otel.Telemetry()
