@@ -117,6 +117,9 @@ class GatewayTelemetry:
         has_judged = TIMING_TRAILER in exchange.trailers  # the service, by its own clock, and it would have said so
         is_slow = False
         limit_s, first_s, call = self._objectives.ttft_s, exchange.first_output_s, exchange.call
+        max_gap_s = exchange.max_gap_s
+        if first_s is not None and exchange.outcome == "client_cancelled":
+            max_gap_s = max(max_gap_s, exchange.elapsed_s() - exchange.last_output_s)  # they left waiting
         is_promised = call is not None and call.stream and call.request.priority != gen.PRIORITY_BATCH
         if is_promised and not has_judged and limit_s is not None:
             # A client who leaves before the first output has waited for it until then.
@@ -125,7 +128,7 @@ class GatewayTelemetry:
         return keep_reason(
             {"ttft": not is_slow},
             failed=error_type is not None,
-            max_gap_s=0.0 if has_judged else exchange.max_gap_s,
+            max_gap_s=0.0 if has_judged else max_gap_s,
             stall_s=self._objectives.stall_s,
         )
 

@@ -120,8 +120,8 @@ def report(call: CallRecord, live: LiveGeneration, objectives: Objectives) -> No
     )
     reason = _reason(call)
     told_reason = None if reason is None else reason.name
-    if reason is Reason.TOKEN_GAP_TIMEOUT:
-        clock.on_silence(time.monotonic())
+    if reason is Reason.TOKEN_GAP_TIMEOUT or live.stopped_in in {"decode", "hold_back"}:
+        clock.on_silence(time.monotonic())  # what it was waiting for then
     timing = clock.timing(time.monotonic(), tokens, choices)
     tpot_s, lag_s = clock.tpot_s(tokens, choices), live.reader_lag_s
     met: Mapping[str, bool] = {}

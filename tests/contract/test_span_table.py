@@ -19,6 +19,7 @@ from runtime import semconv
 from runtime.slo import Objectives
 from runtime.spans import ATTRIBUTES, SPANS, find_span
 from tests.support.gateway_harness import CHAT, RawClient, RunningGateway, running_gateway
+from tests.support.http_stream import HttpStream
 from tests.support.service import RunningService, eventually, running_service, script, simulated_model
 
 RPC, HTTP = "headrace.v1.GenerationService/Generate", f"POST {CHAT}"
@@ -294,6 +295,21 @@ async def test_a_client_who_leaves_after_too_long_a_wait_is_kept_by_each_process
             client.leave()
         found = await recorded(spans)
     assert told(found.of(RPC, "SERVER"))[semconv.KEEP] == told(found.of(HTTP))[semconv.KEEP] == "slow"
+
+
+async def test_a_client_who_leaves_while_the_engine_stands_still_has_seen_it_stall(spans: InMemorySpanExporter) -> None:
+    options = {"objectives": Objectives(tpot_s=None, stall_s=0.2), "gateway": {"stall_s": 0.2}}
+    async with both(**options) as (service, gateway):
+        async with RawClient(gateway.port) as client:
+            await client.send("POST", CHAT, chat(script(tokens=["a"], output_tokens=3, token_ms=5000)))
+            await eventually(lambda: service.sim.running == 1)
+            stream = HttpStream(client, await client.head())
+            await stream.until_text()
+            await asyncio.sleep(0.3)
+            client.leave()
+        found = await recorded(spans)
+    assert told(found.of(RPC, "SERVER"))[semconv.KEEP] == told(found.of(HTTP))[semconv.KEEP] == "stalled"
+    assert told(found.of(RPC, "SERVER"))[semconv.MAX_GAP_S] >= 0.3
 
 
 async def test_spans_and_attributes_are_those_of_the_table(spans: InMemorySpanExporter) -> None:
