@@ -30,7 +30,7 @@ class Names:
         return f"{self.prefix}:gen:{generation_id}"
 
     def log(self, generation_id: str) -> str:
-        """Stream: its events. The id of an entry is the number of the last event in it."""
+        """Stream: its events. The id of an entry is the number of the last event in it and -0; of the end with -1."""
         return f"{self.prefix}:log:{generation_id}"
 
     def readers(self, generation_id: str) -> str:

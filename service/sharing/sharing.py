@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from service.sharing.mirror import Mirror
 from service.sharing.names import Claim, End
 from service.sharing.peers import Answerer, Peers
 from service.sharing.remote import Remotes
-from service.sharing.store import SharedStore, StoreError
+from service.sharing.store import Claimed, Ending, SharedStore, StoreError
 from service.sharing.tasks import stop
 
 __all__ = ["Sharing"]
@@ -30,8 +30,6 @@ _QUESTIONS: Final = 2
 # What is told, not asked: generations that are read elsewhere; so many in a message.
 _READ: Final = "read"
 _TOLD: Final = 1000
-# Ends that wait for the store.
-_MOST_UNTOLD: Final = 1000
 
 
 class Sharing:
@@ -46,8 +44,6 @@ class Sharing:
         self._lease: asyncio.Task[None] | None = None
         self.is_well = True
         self._is_known = False  # it has signed before
-        # Ends that the store has not taken: by generation, what writes them.
-        self._untold: dict[str, Callable[[], Awaitable[None]]] = {}
 
     async def start(self, answer: Answerer) -> None:
         """Join the others; also if the store is not there yet. `answer` is asked what others ask."""
@@ -123,38 +119,22 @@ class Sharing:
         self, generation_id: str, log: EventLog, facts: Mapping[str, bytes], key: tuple[str, str, str] | None
     ) -> None:
         """Show a log to the other replicas from now on. `key`: tenant, key and digest, if it has one."""
-        claim = None if key is None else (key[0], key[1], self._own_claim(generation_id, key[2]))
-        self._mirror.add(generation_id, log, {**facts, "owner": self.store.instance.encode()}, claim)
+        facts = {**facts, "owner": self.store.instance.encode()}
+        self._mirror.add(generation_id, log, facts, self._claimed(generation_id, key))
+
+    def _claimed(self, generation_id: str, key: tuple[str, str, str] | None) -> Claimed | None:
+        return None if key is None else (key[0], key[1], self._own_claim(generation_id, key[2]))
 
     async def finish(
         self, generation_id: str, last: int, end: End, state: bytes, key: tuple[str, str, str] | None, keep_s: float
     ) -> None:
         """Show its end, and leave it there for `keep_s`; later, if the store is not there. `key` as in `publish`."""
         facts = {"ended": b"1", "state": state, "owner": self.store.instance.encode()}
-        kept_s = max(keep_s, _LEAST_KEPT_S)
-
-        async def tell() -> None:
-            await self._mirror.settle(generation_id)
-            await self.store.finish(generation_id, last, end, facts, kept_s)
-            if key is not None:
-                await self.store.keep_claim(*key[:2], self._own_claim(generation_id, key[2]), kept_s)
-
+        ending = Ending(last, end, facts, self._claimed(generation_id, key), max(keep_s, _LEAST_KEPT_S))
         try:
-            await tell()
+            await self._mirror.finish(generation_id, ending)
         except StoreError as error:
             logger.warning("other replicas do not learn the end of a generation yet: %s", error)
-            self._untold[generation_id] = tell
-            while len(self._untold) > _MOST_UNTOLD:
-                self._forget_untold(next(iter(self._untold)))
-
-    def _forget_untold(self, generation_id: str) -> None:
-        del self._untold[generation_id]
-        self._mirror.drop(generation_id)
-
-    async def _tell_the_rest(self) -> None:
-        for generation_id, tell in tuple(self._untold.items()):
-            await tell()
-            self._untold.pop(generation_id, None)
 
     async def free(self, tenant: str, key: str, generation_id: str, digest: str) -> None:
         """Free a key."""
@@ -232,7 +212,6 @@ class Sharing:
             if not was_there and self._is_known:
                 self._mirror.distrust()  # the store was emptied, or took this replica for dead
             self._is_known = True
-            await self._tell_the_rest()
         except StoreError as error:
             if self.is_well:
                 logger.error("the store that replicas share is not there; what runs here goes on: %s", error)
