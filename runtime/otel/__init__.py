@@ -135,7 +135,8 @@ def configure(
     if readers:
         from runtime.otel.meters import RecordingMeterProvider
 
-        meters = RecordingMeterProvider(readers, resource, _bounds(objectives or Objectives()))
+        asked = os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "trace_based").strip().lower()
+        meters = RecordingMeterProvider(readers, resource, _bounds(objectives or Objectives()), asked)
         metrics.set_meter_provider(meters)
     tracers: trace.TracerProvider | None = None
     if sends_traces:
@@ -174,16 +175,21 @@ def _tracers(resource: Resource, *, keep_notable: bool) -> trace.TracerProvider:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+    from runtime.otel.tail import Tail
+    from runtime.otel.tracers import RecordingTracerProvider
+
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)  # the sampler that OTEL_TRACES_SAMPLER names
     exporting = BatchSpanProcessor(OTLPSpanExporter())
     tracers.add_span_processor(exporting)
     if not keep_notable or tracers.sampler is ALWAYS_ON:
-        return tracers
-    from runtime.otel.tail import TailTracerProvider
-
+        return RecordingTracerProvider(tracers, exporting)
     decided = table.TRACES.counter(metrics.get_meter("headrace.telemetry"))
-    count = {name: {semconv.SAMPLING_DECISION: name} for name in ("sampled", "kept", "dropped", "lost")}
-    return TailTracerProvider(tracers, exporting, lambda name: decided.add(1, count[name]))
+    told = {name: {semconv.SAMPLING_DECISION: name} for name in ("sampled", "kept", "dropped", "lost")}
+
+    def count(name: str) -> None:
+        decided.add(1, told[name])
+
+    return RecordingTracerProvider(tracers, exporting, Tail(count), count)
 
 
 def _bounds(objectives: Objectives) -> dict[str, Sequence[float]]:

@@ -5,10 +5,9 @@ Observed instruments, readers and exporters are the SDK's own.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackT
@@ -19,24 +18,26 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import Attributes
 
-from runtime.otel.recorded import RecordedCounter, RecordedHistogram
+from runtime.otel.instruments import RecordedCounter, RecordedHistogram
 
 __all__ = ["RecordingMeterProvider"]
-
-_EXEMPLAR_FILTER: Final = "OTEL_METRICS_EXEMPLAR_FILTER"
 
 
 class _Meter(metrics.Meter):
     """Makes its own counters and histograms; what is observed is of the SDK's meter."""
 
     def __init__(
-        self, inner: metrics.Meter, scope: InstrumentationScope, bounds: Mapping[str, Sequence[float]]
+        self,
+        inner: metrics.Meter,
+        scope: InstrumentationScope,
+        bounds: Mapping[str, Sequence[float]],
+        is_example: Callable[[SpanContext], bool],
     ) -> None:
         super().__init__(scope.name, scope.version, scope.schema_url)
         self._inner = inner
         self._scope = scope
         self._bounds = bounds
-        self._is_example = _exemplar_filter()
+        self._is_example = is_example
         self._instruments: dict[str, RecordedCounter | RecordedHistogram] = {}
 
     def read(self, reader: MetricReader, now_ns: int) -> ScopeMetrics | None:
@@ -90,16 +91,21 @@ class _Meter(metrics.Meter):
 
 
 class RecordingMeterProvider(metrics.MeterProvider):
-    """A meter provider over the SDK's. `bounds` are the bucket edges of histograms by name, before their own."""
+    """A meter provider over the SDK's. `bounds` are the bucket edges of histograms by name, before their own.
+
+    `exemplar_filter` is trace_based, always_on or always_off.
+    """
 
     def __init__(
         self,
         readers: Sequence[MetricReader],
         resource: Resource | None = None,
         bounds: Mapping[str, Sequence[float]] | None = None,
+        exemplar_filter: str = "trace_based",
     ) -> None:
         self._resource = resource or Resource.create({})
         self._bounds = bounds or {}
+        self._is_example = _is_example(exemplar_filter)
         self._meters: dict[tuple[str, str | None, str | None], _Meter] = {}
         # shutdown_on_exit would block the interpreter's end while a collector is away.
         self._inner = MeterProvider(readers, self._resource, shutdown_on_exit=False)
@@ -137,7 +143,9 @@ class RecordingMeterProvider(metrics.MeterProvider):
         """Return a meter."""
         inner = self._inner.get_meter(name, version, schema_url, attributes)
         scope = InstrumentationScope(name, version or "", schema_url or "", attributes)
-        return self._meters.setdefault((name, version, schema_url), _Meter(inner, scope, self._bounds))
+        return self._meters.setdefault(
+            (name, version, schema_url), _Meter(inner, scope, self._bounds, self._is_example)
+        )
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Let every reader read and export."""
@@ -148,11 +156,10 @@ class RecordingMeterProvider(metrics.MeterProvider):
         self._inner.shutdown(timeout_millis)
 
 
-def _exemplar_filter() -> Callable[[SpanContext], bool]:
-    """Return which recordings may be examples, by the variable that the SDK also reads."""
-    asked = os.environ.get(_EXEMPLAR_FILTER, "trace_based").strip().lower()
-    if asked == "always_off":
+def _is_example(exemplar_filter: str) -> Callable[[SpanContext], bool]:
+    """Return which recordings may be exemplars, by the names that the SDK has for that."""
+    if exemplar_filter == "always_off":
         return lambda _: False
-    if asked == "always_on":
+    if exemplar_filter == "always_on":
         return lambda _: True
     return lambda at: at.trace_flags.sampled

@@ -1,4 +1,8 @@
-"""A span that the sampler dropped, noted down at little cost: only one that is exported is made a span of the SDK."""
+"""A span that costs little while it is told things: only one that is exported is made a span of the SDK.
+
+Of ten requests nine are dropped by the sampler, and nearly all of those are forgotten
+when they end; the SDK's own span checks, copies and locks for each of them.
+"""
 
 from __future__ import annotations
 
@@ -11,60 +15,68 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from runtime import semconv
 
-__all__ = ["NotedRequest", "NotedSpan"]
+__all__ = ["RecordedSpan", "Request"]
 
 
 @dataclass(slots=True, eq=False)
-class NotedRequest:
-    """The spans of one request in this process that have ended, until its local root has."""
+class Request:
+    """What the spans of one request in this process have in common, and those that wait for its local root's end.
 
-    ended: list[NotedSpan] = field(default_factory=list)
-    is_kept: bool | None = None  # None until the root has ended
+    `is_kept`: whether its spans are exported; None until that is decided.
+    """
+
+    trace_id: int
+    flags: TraceFlags
+    state: TraceState | None
+    is_kept: bool | None = None
+    ended: list[RecordedSpan] = field(default_factory=list)
 
 
-class NotedSpan(Span):
-    """A span that the sampler dropped, as it was told: enough to make a span of the SDK of it."""
+class RecordedSpan(Span):
+    """A span as it was told. `above` is the span in this process that it is below, or the caller's context."""
 
-    __slots__ = ("_context", "_on_end", "attributes", "end_ns", "events", "is_root", "kind", "links", "name", "parent",
-                 "request", "scope", "start_ns", "status")  # fmt: skip
+    __slots__ = ("_above", "_context", "_on_end", "attributes", "end_ns", "events", "is_root", "kind", "links", "name",
+                 "request", "scope", "span_id", "start_ns", "status")  # fmt: skip
 
     def __init__(
         self,
-        on_end: Callable[[NotedSpan], None],
+        on_end: Callable[[RecordedSpan], None],
         scope: InstrumentationScope,
-        request: NotedRequest,
-        context: SpanContext,
-        parent: SpanContext | None,
+        request: Request,
+        span_id: int,
+        above: RecordedSpan | SpanContext | None,
         name: str,
         kind: SpanKind,
         attributes: Attributes,
         links: Sequence[Link] | None,
         start_ns: int | None,
-        *,
-        is_root: bool,
     ) -> None:
         self._on_end = on_end
         self.scope = scope
-        self._context = context
         self.request = request
-        self.parent = parent
+        self.span_id = span_id
+        self._above = above
+        self._context: SpanContext | None = None
+        self.is_root = not isinstance(above, RecordedSpan)
         self.name = name
         self.kind = kind
         self.attributes: dict[str, AttributeValue] = dict(attributes) if attributes else {}
         self.links = links
         self.events: list[Event] | None = None
         self.status: Status | None = None
-        self.start_ns = time.time_ns() if start_ns is None else start_ns
         self.end_ns: int | None = None
-        self.is_root = is_root
+        self.start_ns = time.time_ns() if start_ns is None else start_ns
 
     def get_span_context(self) -> SpanContext:
-        """Return its context, which says that it is not sampled."""
+        """Return its context, which is made when it is first asked for."""
+        if self._context is None:
+            request = self.request
+            self._context = SpanContext(request.trace_id, self.span_id, False, request.flags, request.state)
         return self._context
 
     def is_recording(self) -> bool:
@@ -99,6 +111,11 @@ class NotedSpan(Span):
         if self.end_ns is None:
             self.events = [*(self.events or ()), Event(name, attributes, timestamp or time.time_ns())]
 
+    def add_link(self, context: SpanContext, attributes: Attributes = None) -> None:
+        """Note a link."""
+        if self.end_ns is None:
+            self.links = [*(self.links or ()), Link(context, attributes)]
+
     def record_exception(
         self,
         exception: BaseException,
@@ -130,12 +147,12 @@ class NotedSpan(Span):
 
     def readable(self, resource: Resource, limits: SpanLimits) -> ReadableSpan:
         """Return it as a span of the SDK that was sampled: exporters take no others."""
-        context = self._context
+        context, above = self.get_span_context(), self._above
         flags = TraceFlags(context.trace_flags | TraceFlags.SAMPLED)
         return ReadableSpan(
             name=self.name,
             context=SpanContext(context.trace_id, context.span_id, context.is_remote, flags, context.trace_state),
-            parent=self.parent,
+            parent=above.get_span_context() if isinstance(above, RecordedSpan) else above,
             resource=resource,
             attributes=BoundedAttributes(
                 limits.max_span_attributes,

@@ -10,15 +10,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from runtime.otel.tracers import RecordingTracerProvider
+
 __all__ = ["install_exporter"]
 
 
 @cache
 def _exporter() -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
+    provider, exporting = TracerProvider(shutdown_on_exit=False), SimpleSpanProcessor(exporter)
+    provider.add_span_processor(exporting)
+    trace.set_tracer_provider(RecordingTracerProvider(provider, exporting))
     propagate.set_global_textmap(TraceContextTextMapPropagator())
     return exporter
 

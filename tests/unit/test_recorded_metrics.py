@@ -142,15 +142,12 @@ def in_trace(span_id: int, *, is_sampled: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"), [(None, [(0.2, 2), (0.7, 3)]), ("always_off", []), ("always_on", [(0.3, 9), (0.7, 3)])]
+    ("asked", "wanted"),
+    [("trace_based", [(0.2, 2), (0.7, 3)]), ("always_off", []), ("always_on", [(0.3, 9), (0.7, 3)])],
 )
-def test_exemplars_are_the_last_sampled_values_of_each_bucket(
-    asked: str | None, wanted: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if asked is not None:
-        monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", asked)
+def test_exemplars_are_the_last_sampled_values_of_each_bucket(asked: str, wanted: list[Any]) -> None:
     reader = InMemoryMetricReader()
-    record = instruments(RecordingMeterProvider([reader]).get_meter("test"))["histogram"]
+    record = instruments(RecordingMeterProvider([reader], exemplar_filter=asked).get_meter("test"))["histogram"]
     record(0.15, context=in_trace(1, is_sampled=True))
     record(0.2, context=in_trace(2, is_sampled=True))
     record(0.7, context=in_trace(3, is_sampled=True))

@@ -13,10 +13,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
-from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags, TraceState
 
 from runtime import semconv
-from runtime.otel.tail import TailTracerProvider
+from runtime.otel.tail import Tail
+from runtime.otel.tracers import RecordingTracerProvider
 
 
 class Traced:
@@ -25,10 +26,11 @@ class Traced:
     def __init__(self, sampler: Sampler = ALWAYS_OFF, **bounds: Any) -> None:
         self.exporter, self.counts = InMemorySpanExporter(), Counter[str]()
         exporting = SimpleSpanProcessor(self.exporter)
-        provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
-        provider.add_span_processor(exporting)
-        self.tail = TailTracerProvider(provider, exporting, lambda name: self.counts.update([name]), **bounds)
-        self.start = self.tail.get_tracer("test").start_span
+        self.sdk = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+        self.sdk.add_span_processor(exporting)
+        self.tail = Tail(lambda name: self.counts.update([name]), **bounds)
+        self.provider = RecordingTracerProvider(self.sdk, exporting, self.tail, lambda name: self.counts.update([name]))
+        self.start = self.provider.get_tracer("test").start_span
 
     def request(self, *marks: str, parent: Context | None = None) -> trace.Span:
         """Run a request of a root and two spans, and return its root, ended."""
@@ -206,13 +208,47 @@ def told(span: ReadableSpan) -> dict[str, Any]:
 def test_what_is_kept_is_what_the_sdk_would_have_made_of_it(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if limit is not None:
         monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", limit)
+    kept, sampled, theirs = Traced(ALWAYS_OFF), Traced(ALWAYS_ON), Traced(ALWAYS_ON)
     spans = []
-    for sampler in (ALWAYS_OFF, ALWAYS_ON):
-        traced = Traced(sampler)
-        tell_all(traced.tail.get_tracer("test", "1", "https://example.test/schema"))
+    for traced, provider in ((kept, kept.provider), (sampled, sampled.provider), (theirs, theirs.sdk)):
+        tell_all(provider.get_tracer("test", "1", "https://example.test/schema"))
         spans.append(sorted((told(span) for span in traced.spans), key=lambda one: str(one["name"])))
-    assert spans[0] == spans[1]
+    assert spans[0] == spans[1] == spans[2]
     assert [span["name"] for span in spans[0]] == ["everything", "final", "raised", "root"]
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, ALWAYS_ON], ids=["dropped", "sampled"])
+@pytest.mark.parametrize("has_caller", [False, True])
+def test_contexts_are_those_that_the_sdk_would_have_made(sampler: Sampler, has_caller: bool) -> None:
+    state = TraceState([("vendor", "1")])
+    caller = SpanContext(0x1234, 0x5678, is_remote=True, trace_flags=TraceFlags(0x03), trace_state=state)
+    parent = trace.set_span_in_context(NonRecordingSpan(caller)) if has_caller else Context()
+    made = []
+    for name in ("provider", "sdk"):
+        start = getattr(Traced(sampler), name).get_tracer("test").start_span
+        root = start("root", parent)
+        child = start("child", trace.set_span_in_context(root))
+        contexts = [span.get_span_context() for span in (root, child)]
+        assert contexts[0].trace_id == contexts[1].trace_id
+        assert contexts[0].span_id != contexts[1].span_id
+        assert all(context.is_valid for context in contexts)
+        made.append([(one.trace_flags, one.is_remote, one.trace_state, one.trace_id == 0x1234) for one in contexts])
+    assert made[0] == made[1]
+
+
+def test_nothing_is_recorded_of_what_is_dropped_where_nothing_may_be_kept() -> None:
+    exporter = InMemorySpanExporter()
+    sdk = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    tracer = RecordingTracerProvider(sdk, SimpleSpanProcessor(exporter)).get_tracer("test")
+    root = tracer.start_span("root")
+    child = tracer.start_span("child", trace.set_span_in_context(root))
+    for span in (child, root):
+        assert not span.is_recording()
+        assert span.get_span_context().is_valid
+        span.set_status(StatusCode.ERROR)
+        span.end()
+    assert child.get_span_context().trace_id == root.get_span_context().trace_id
+    assert exporter.get_finished_spans() == ()
 
 
 def test_contexts_that_travel_on_say_that_they_are_not_sampled() -> None:
@@ -229,8 +265,8 @@ def test_contexts_that_travel_on_say_that_they_are_not_sampled() -> None:
 def test_what_waits_at_the_end_is_forgotten() -> None:
     traced = Traced()
     traced.start("root")
-    traced.tail.force_flush()
+    traced.provider.force_flush()
     assert traced.tail.waiting == 1
-    traced.tail.shutdown()
+    traced.provider.shutdown()
     assert traced.tail.waiting == 0
     assert traced.names == []
