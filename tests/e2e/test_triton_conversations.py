@@ -116,7 +116,7 @@ async def test_a_stop_string_that_ends_inside_a_character_s_neighbour_is_found(
 
 @every_contract
 async def test_the_engine_s_own_times_tell_queue_from_prefill(scripted: str, contract: str) -> None:
-    answer = await ask(scripted, contract, "prefill_ms=200 token_ms=10", 10)
+    answer = await ask(scripted, contract, "prefill_ms=200 token_ms=50", 10)
     assert_whole(answer, LENGTH)
     timing = answer.completed.timing
     assert timing.time_to_first_token.ToTimedelta().total_seconds() >= 0.2
