@@ -47,8 +47,8 @@ triton: ## A real Triton on the CPU with the models of deploy/triton, on port 80
 
 # Unit and contract tests mostly wait, and share nothing: several at once. So do these, a file at a time; those that start
 # engines, two at a time. What measures (times, memory, storms of requests) has the machine alone.
-WAITING := tests/conformance $(addprefix tests/e2e/test_,collector_gone.py limits.py nginx.py notable_traces.py page.py prometheus.py reflection.py replicas.py top.py trace.py trace_demo.py trace_ends.py usage_ledger.py)
-MEASURING := tests/chaos $(addprefix tests/e2e/test_,fuzz.py reports_memory.py trace_rotel.py triton_path.py)
+WAITING := tests/conformance $(addprefix tests/e2e/test_,limits.py nginx.py notable_traces.py page.py prometheus.py reflection.py replicas.py top.py trace.py trace_demo.py trace_ends.py usage_ledger.py)
+MEASURING := tests/chaos $(addprefix tests/e2e/test_,collector_gone.py fuzz.py reports_memory.py trace_rotel.py triton_path.py)
 test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest --numprocesses=4 tests/unit tests/contract

@@ -126,12 +126,18 @@ class RecordingMeterProvider(metrics.MeterProvider):
         reader._set_collect_callback(collect)  # type: ignore[arg-type]
 
     def _with_recorded(self, data: MetricsData | None, reader: MetricReader) -> MetricsData | None:
+        """Return what the SDK tells with what is recorded here: each scope once, since collectors go by its name."""
         now_ns = time.time_ns()
         told = [scope for meter in list(self._meters.values()) if (scope := meter.read(reader, now_ns)) is not None]
         if not told:
             return data
         observed = [scope for resource in data.resource_metrics for scope in resource.scope_metrics] if data else []
-        return MetricsData([ResourceMetrics(self._resource, [*observed, *told], self._resource.schema_url)])
+        scopes: dict[tuple[str, ...], ScopeMetrics] = {}
+        for one in (*observed, *told):
+            name = (one.scope.name, one.scope.version or "", one.scope.schema_url or "")
+            before = scopes[name].metrics if name in scopes else ()
+            scopes[name] = ScopeMetrics(one.scope, [*before, *one.metrics], one.schema_url)
+        return MetricsData([ResourceMetrics(self._resource, list(scopes.values()), self._resource.schema_url)])
 
     def get_meter(
         self,

@@ -195,6 +195,8 @@ def test_a_name_is_one_instrument_and_the_resource_is_told() -> None:
     data = reader.get_metrics_data()
     assert data is not None
     (of_resource,) = data.resource_metrics
+    (of_scope,) = of_resource.scope_metrics  # a collector may keep one of each name
+    assert {metric.name for metric in of_scope.metrics} == {"gauge", "histogram"}
     assert of_resource.resource.attributes["service.name"] == "one"
     found = dict(points_of(reader))
     assert found["histogram"].count == 2
