@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from service.patience import Patience
 from service.sharing.names import Claim, End, Names
-from service.sharing.patience import Patience
 
 __all__ = ["Batch", "Claimed", "Ending", "Entry", "SharedStore", "StoreError"]
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+
+from service.patience import Patience
 
 __all__ = ["RedisLine", "RedisMissingError", "StoreError"]
 
 # So that a batch is short against the timeout: a script takes Redis some tens of microseconds.
 _BATCH: Final = 128
-# A timeout is waited for in so many parts.
-_PARTS: Final = 10
 
 
 class StoreError(Exception):
@@ -100,7 +101,9 @@ class RedisLine:
         """Send a batch and give out its answers. Raises `StoreError` if not all of them came."""
         exchange = asyncio.create_task(self._exchange(batch))
         try:
-            await self._wait(exchange)
+            with suppress(TimeoutError):
+                async with Patience(self._timeout_s):
+                    await asyncio.wait([exchange])
         finally:
             if not exchange.done():
                 exchange.cancel()
@@ -116,18 +119,6 @@ class RedisLine:
                 call.answer.set_exception(StoreError(f"{type(answer).__name__}: {answer}"))
             else:
                 call.answer.set_result(answer)
-
-    async def _wait(self, exchange: asyncio.Task[Any]) -> None:
-        """Return when it is done, or the time has passed.
-
-        A part that took much longer than it should is time in which this process was
-        busy, and says nothing about Redis.
-        """
-        now, part_s, waited_s = asyncio.get_running_loop().time, self._timeout_s / _PARTS, 0.0
-        while not exchange.done() and waited_s < self._timeout_s:
-            began_s = now()
-            await asyncio.wait([exchange], timeout=part_s)
-            waited_s += min(now() - began_s, 2 * part_s)
 
     async def _exchange(self, batch: Sequence[_Call]) -> list[list[int] | Exception]:
         from redis.exceptions import NoScriptError
