@@ -209,9 +209,10 @@ async def test_other_methods_and_paths(
 @pytest.mark.report("K09")
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/models", "/v1/models/fake", "/openapi.json", "/docs"])
 async def test_head_is_get_without_a_body(path: str, client: RawClient) -> None:
-    get, head = await client.get(path), await client.get(path, "HEAD")
+    get, head, again = await client.get(path), await client.get(path, "HEAD"), await client.get(path)
     assert (head.status, head.body) == (200, b"")
-    assert head.headers["content-length"] == get.headers["content-length"]
+    # /readyz may pass from "degraded" to "ready" in between, as an earlier test's failures grow old.
+    assert head.headers["content-length"] in {get.headers["content-length"], again.headers["content-length"]}
     assert (await client.get("/healthz")).json() == {"status": "ok"}
 
 
