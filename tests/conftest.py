@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -16,6 +18,18 @@ settings.load_profile("landing" if os.environ.get("CI") else "headrace")
 # They run in an environment of their own: make clients.
 collect_ignore = ["clients"]
 pytest_plugins = ["tests.support.service", "tests.support.triton_server"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave the modules and the items, some millions of objects, out of every look of the garbage collector."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

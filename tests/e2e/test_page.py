@@ -173,16 +173,16 @@ def test_stop_keeps_the_text_and_stops_the_engine(tab: ChatPage, simulated: Stac
 
 
 def test_stop_before_the_first_text_stops_the_engine_as_soon_as_it_begins(tab: ChatPage, simulated: Stack) -> None:
-    tab.send(counted(2000, token_ms=10, queue_ms=800)[0])
+    tab.send(counted(2000, token_ms=10, queue_ms=3000)[0])
     tab.turn.get_by_text("Waiting for the first token").wait_for()
     with tab.page.expect_response("**/cancel") as told:
         began_s = time.monotonic()
         tab.page.keyboard.press("Escape")
         tab.wait_for_end()
-        assert time.monotonic() - began_s < 0.7  # for the page it is over at once
+        assert time.monotonic() - began_s < 2  # for the page it is over at once
     assert tab.text == ""
     line = line_of(simulated.service, generation_id=told.value.json()["id"])
-    assert (line["outcome"], line["output_tokens"] or 0) <= ("cancelled", 60)
+    assert (line["outcome"], line["output_tokens"] or 0) <= ("cancelled", 150)
 
 
 def test_leaving_the_page_stops_the_engine(browser: Browser, simulated: Stack) -> None:

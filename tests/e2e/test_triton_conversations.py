@@ -21,7 +21,7 @@ from headrace.v1 import generation_pb2 as gen
 from tests.support.processes import Process
 from tests.support.triton_parts import LIB
 from tests.support.triton_server import RealTriton, running_triton
-from tests.support.triton_serving import CONTRACTS, Answer, ask, serving, tokenizer_file
+from tests.support.triton_serving import CONTRACTS, Answer, ask, comes_back, serving, tokenizer_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.triton, pytest.mark.timeout(180)]
 
@@ -47,7 +47,10 @@ def scripted(all_scripted: RealTriton, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def gemma(llama_triton: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("gemma"), llama_triton.url, tokenizer_file(), health_interval_s=5) as running:
+    # Six canaries on a real model take seconds of a slow machine, and what they find is told to who asks then.
+    with serving(tmp_path_factory.mktemp("gemma"), llama_triton.url, tokenizer_file(), health_interval_s=20) as running:
+        for contract in CONTRACTS:
+            asyncio.run(comes_back(target(running), contract, timeout_s=60))
         yield target(running)
 
 
