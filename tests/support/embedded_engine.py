@@ -46,7 +46,8 @@ class Embedded:
     backend: LlamaCppBackend = field(init=False)
 
     def __post_init__(self) -> None:
-        options = LlamaCppOptions(context_tokens=CONTEXT_TOKENS, slots=SLOTS, grammars=True)
+        # One thread: an engine with all cores beside another one is ten times as slow.
+        options = LlamaCppOptions(context_tokens=CONTEXT_TOKENS, slots=SLOTS, grammars=True, threads=1)
         self.backend = LlamaCppBackend(options, on_stop=self.stops.append)
 
     async def stop(self) -> EngineStop:
