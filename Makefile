@@ -55,10 +55,10 @@ WAITING := tests/conformance $(addprefix tests/e2e/test_,limits.py nginx.py nota
 MEASURING := tests/chaos $(addprefix tests/e2e/test_,collector_gone.py fuzz.py reports_memory.py trace_rotel.py triton_path.py) tests/integration/test_triton_backend.py
 test: .venv/.dev ## Every test. With ARGS="..." one plain pytest run with these arguments.
 ifeq ($(ARGS),)
-	@$(BIN)/python -m pytest --numprocesses=4 tests/unit tests/contract
-	@$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile $(WAITING)
-	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(WAITING:%=--ignore=%) $(MEASURING:%=--ignore=%) tests/integration tests/e2e
-	@$(BIN)/python -m pytest $(MEASURING)
+	@scripts/crowded-tests $(BIN)/python --numprocesses=4 tests/unit tests/contract
+	@scripts/crowded-tests $(BIN)/python --numprocesses=3 --dist=loadfile $(WAITING)
+	@scripts/crowded-tests $(BIN)/python --numprocesses=2 --dist=loadfile $(WAITING:%=--ignore=%) $(MEASURING:%=--ignore=%) tests/integration tests/e2e
+	@scripts/crowded-tests $(BIN)/python $(MEASURING)
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support.landing import IS_LANDING
+
 # How long an example takes says more about the machine than about the code. What decides about a landing is repeatable;
 # everybody else's runs look for new examples.
 settings.register_profile("headrace", deadline=None)
-settings.register_profile("landing", deadline=None, derandomize=True)
-settings.load_profile("landing" if os.environ.get("CI") else "headrace")
+settings.register_profile("landing", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("landing" if IS_LANDING else "headrace")
 
 # They run in an environment of their own: make clients.
 collect_ignore = ["clients"]

@@ -1,4 +1,7 @@
-"""Runs the tests of the client and of the gateway over both transports: what they promise must not depend on it."""
+"""Runs the tests of the client and of the gateway over both transports: what they promise must not depend on it.
+
+What decides about a landing takes the client's own alone: grpcio's is the default of the processes that tests start.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from headrace import _aio
 from tests.support.fake_service import FakeService, fake_service
 from tests.support.gateway_harness import RawClient, RunningGateway, running_gateway
+from tests.support.landing import IS_LANDING
 from tests.support.tracing import install_exporter
 
-TRANSPORTS = ("grpcio", "asyncio")
+TRANSPORTS = ("asyncio",) if IS_LANDING else ("grpcio", "asyncio")
 VARIABLE = "HEADRACE_GATEWAY_TRANSPORT"
 # These say what they need themselves, or start no client.
 APART = ("test_client_cli", "test_client_readme", "test_client_http2")

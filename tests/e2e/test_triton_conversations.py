@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from headrace.v1 import generation_pb2 as gen
+from tests.support.landing import IS_LANDING
 from tests.support.processes import Process
 from tests.support.triton_parts import LIB
 from tests.support.triton_server import RealTriton, running_triton
@@ -30,7 +31,9 @@ from headrace_triton.scripted import SCRIPT  # noqa: E402
 
 every_contract = pytest.mark.parametrize("contract", CONTRACTS)
 # With a real model, which takes its time; the one that passes its id on is the plain one here.
-with_a_model = pytest.mark.parametrize("contract", [name for name in CONTRACTS if name != "bls-forward"])
+# The scripted engine goes through all of them; a landing takes one of each kind with a model too.
+MODELLED = ["ensemble", "raw", "llmapi"] if IS_LANDING else [name for name in CONTRACTS if name != "bls-forward"]
+with_a_model = pytest.mark.parametrize("contract", MODELLED)
 QUESTION = "Q: What is the capital of France?\nA:"
 # Both ask for text whose characters span tokens.
 PROMPTS = (QUESTION, "English: cat, Japanese: 猫\nEnglish: dog, Japanese: 犬\nEnglish: fish, Japanese:")
@@ -49,7 +52,7 @@ def scripted(all_scripted: RealTriton, tmp_path_factory: pytest.TempPathFactory)
 def gemma(llama_triton: RealTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # Six canaries on a real model take seconds of a slow machine, and what they find is told to who asks then.
     with serving(tmp_path_factory.mktemp("gemma"), llama_triton.url, tokenizer_file(), health_interval_s=20) as running:
-        for contract in CONTRACTS:
+        for contract in MODELLED:
             asyncio.run(comes_back(target(running), contract, timeout_s=60))
         yield target(running)
 
