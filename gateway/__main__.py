@@ -22,6 +22,7 @@ from gateway.config import GatewaySettings
 from gateway.exposure import serve_guarded
 from gateway.server import GatewayServer
 from runtime import logs, otel
+from runtime.garbage import leave_out_what_is_loaded
 from runtime.settings import load
 
 __all__ = ["main"]
@@ -67,7 +68,9 @@ async def _run(settings: GatewaySettings) -> int:
         logging.getLogger("gateway").error("cannot start: %s", error)
         return 1
     try:
-        return await serve_guarded(GatewayServer(Gateway(settings, version=_version())), settings)
+        server = GatewayServer(Gateway(settings, version=_version()))
+        leave_out_what_is_loaded()
+        return await serve_guarded(server, settings)
     finally:
         await telemetry.shutdown()
 

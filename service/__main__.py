@@ -14,6 +14,7 @@ import uvloop
 
 from runtime import logs, otel
 from runtime.addresses import is_loopback
+from runtime.garbage import leave_out_what_is_loaded
 from runtime.settings import load
 from service import __version__
 from service.catalog.file import ModelDeclaration, ModelsFileError
@@ -128,6 +129,7 @@ async def _serve(
         )
         if limiter is not None:
             server.monitor.hints.append(limiter.problem)
+        leave_out_what_is_loaded()
         try:
             port = await server.start()
         except OSError as error:

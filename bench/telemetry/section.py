@@ -21,13 +21,16 @@ from bench.load import read_streams
 from bench.options import Options
 from bench.processes import Path, free_ports, running_path
 
-__all__ = ["Way", "judge", "measure"]
+__all__ = ["Way", "costs", "judge", "measure"]
 
 # A request of 100 tokens as fast as they come: where tokens are cheapest, what a request costs weighs most.
 STREAMS: Final = 64
 TOKENS: Final = 100
 BATCHES: Final = 6
-ROUNDS: Final = 4  # for each one that is asked for
+# Two processes of the same program differ by some percent for as long as they live, by where their memory lies: each
+# way is started anew several times, and what is told of it is how much those differ.
+STARTS: Final = 3  # for each round that is asked for
+ROUNDS: Final = 2
 PROMISED: Final = 1.05
 NOISE: Final = 2.0
 # Standard error above which a ratio says nothing of five percent.
@@ -46,23 +49,37 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One round of one way: CPU ms per request, gateway and service together."""
+    """One way: CPU ms per request, gateway and service together."""
 
     of_tokens_ms: float
     of_one_token_ms: float
 
 
 def measure(options: Options) -> list[Line]:
-    """Return the figures. About four minutes."""
-    with ExitStack() as stack:
-        sink = stack.enter_context(_sink())
-        paths = {way: stack.enter_context(running_path(_settings(way, sink))) for way in Way}
-        found = uvloop.run(_rounds(paths, 1 if options.is_quick else options.rounds * ROUNDS, options.scale))
-    return list(judge(found))
+    """Return the figures. About ten minutes."""
+    return list(judge(costs(tuple(Way), 1 if options.is_quick else options.rounds * STARTS, options.scale)))
+
+
+def costs(ways: Sequence[Way], starts: int, scale: int) -> Mapping[Way, Sequence[Cost]]:
+    """Return what each way cost in each of `starts` lives of its processes."""
+    found: dict[Way, list[Cost]] = {way: [] for way in ways}
+    with _sink() as sink:
+        for _ in range(starts):
+            with ExitStack() as stack:
+                paths = {way: stack.enter_context(running_path(_settings(way, sink))) for way in ways}
+                for way, rounds in uvloop.run(_rounds(paths, ROUNDS, scale)).items():
+                    found[way].append(_mean(rounds))
+    return found
+
+
+def _mean(rounds: Sequence[Cost]) -> Cost:
+    return Cost(
+        statistics.mean(cost.of_tokens_ms for cost in rounds), statistics.mean(cost.of_one_token_ms for cost in rounds)
+    )
 
 
 def judge(costs: Mapping[Way, Sequence[Cost]]) -> Iterable[Line]:
-    """Return what each way costs, as a ratio of the same round without, and whether that is as promised."""
+    """Return what each way costs, as a ratio to what was measured beside it without, and whether that is promised."""
     cases: tuple[tuple[str, Callable[[Cost], float], bool], ...] = (
         (f"a request of {TOKENS} tokens", lambda cost: cost.of_tokens_ms, True),
         ("a request of one token", lambda cost: cost.of_one_token_ms, False),
