@@ -33,7 +33,7 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
-from opentelemetry.trace import SpanContext, get_current_span
+from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import Attributes
 
 __all__ = ["RecordedCounter", "RecordedHistogram"]
@@ -148,11 +148,11 @@ class RecordedHistogram(_Instrument[_Buckets], metrics.Histogram):
         description: str = "",
         *,
         bounds: Sequence[float],
-        is_example: Callable[[SpanContext], bool],
+        example_of: Callable[[Context | None], SpanContext | None],
     ) -> None:
         super().__init__(name, unit, description, lambda: _Buckets(len(bounds) + 1))
         self._bounds = tuple(bounds)
-        self._is_example = is_example
+        self._example_of = example_of
         self._read_ns: dict[MetricReader, int] = {}
 
     def record(self, amount: float, attributes: Attributes = None, context: Context | None = None) -> None:
@@ -160,7 +160,7 @@ class RecordedHistogram(_Instrument[_Buckets], metrics.Histogram):
         if not 0 <= amount < math.inf:
             return
         bucket = bisect_left(self._bounds, amount)
-        at = get_current_span(context).get_span_context()
+        at = self._example_of(context)
         with self.lock:
             numbers = self.of(attributes)
             numbers.counts[bucket] += 1
@@ -169,7 +169,7 @@ class RecordedHistogram(_Instrument[_Buckets], metrics.Histogram):
                 numbers.lowest = amount
             if amount > numbers.highest:
                 numbers.highest = amount
-            if self._is_example(at):
+            if at is not None:
                 numbers.examples[bucket] = amount, time.time_ns(), at
 
     def data(self, reader: MetricReader, now_ns: int) -> HistogramData:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry import metrics
+from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackT
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData, ResourceMetrics, ScopeMetrics
@@ -19,6 +20,7 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import Attributes
 
 from runtime.otel.instruments import RecordedCounter, RecordedHistogram
+from runtime.otel.span import RecordedSpan, current_span
 
 __all__ = ["RecordingMeterProvider"]
 
@@ -31,13 +33,13 @@ class _Meter(metrics.Meter):
         inner: metrics.Meter,
         scope: InstrumentationScope,
         bounds: Mapping[str, Sequence[float]],
-        is_example: Callable[[SpanContext], bool],
+        example_of: Callable[[Context | None], SpanContext | None],
     ) -> None:
         super().__init__(scope.name, scope.version, scope.schema_url)
         self._inner = inner
         self._scope = scope
         self._bounds = bounds
-        self._is_example = is_example
+        self._example_of = example_of
         self._instruments: dict[str, RecordedCounter | RecordedHistogram] = {}
 
     def read(self, reader: MetricReader, now_ns: int) -> ScopeMetrics | None:
@@ -64,7 +66,7 @@ class _Meter(metrics.Meter):
     ) -> metrics.Histogram:
         """Return a histogram; its bounds are those of the provider for this name, or else the given ones."""
         bounds = self._bounds.get(name) or explicit_bucket_boundaries_advisory or ()
-        histogram = RecordedHistogram(name, unit, description, bounds=bounds, is_example=self._is_example)
+        histogram = RecordedHistogram(name, unit, description, bounds=bounds, example_of=self._example_of)
         return self._instruments.setdefault(name, histogram)  # type: ignore[return-value]
 
     def create_gauge(self, name: str, unit: str = "", description: str = "") -> Any:
@@ -105,7 +107,7 @@ class RecordingMeterProvider(metrics.MeterProvider):
     ) -> None:
         self._resource = resource or Resource.create({})
         self._bounds = bounds or {}
-        self._is_example = _is_example(exemplar_filter)
+        self._example_of = _example_of(exemplar_filter)
         self._meters: dict[tuple[str, str | None, str | None], _Meter] = {}
         # shutdown_on_exit would block the interpreter's end while a collector is away.
         self._inner = MeterProvider(readers, self._resource, shutdown_on_exit=False)
@@ -150,7 +152,7 @@ class RecordingMeterProvider(metrics.MeterProvider):
         inner = self._inner.get_meter(name, version, schema_url, attributes)
         scope = InstrumentationScope(name, version or "", schema_url or "", attributes)
         return self._meters.setdefault(
-            (name, version, schema_url), _Meter(inner, scope, self._bounds, self._is_example)
+            (name, version, schema_url), _Meter(inner, scope, self._bounds, self._example_of)
         )
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
@@ -162,10 +164,20 @@ class RecordingMeterProvider(metrics.MeterProvider):
         self._inner.shutdown(timeout_millis)
 
 
-def _is_example(exemplar_filter: str) -> Callable[[SpanContext], bool]:
-    """Return which recordings may be exemplars, by the names that the SDK has for that."""
+def _example_of(exemplar_filter: str) -> Callable[[Context | None], SpanContext | None]:
+    """Return what says whose example a value may be, by the names that the SDK has for that."""
     if exemplar_filter == "always_off":
-        return lambda _: False
-    if exemplar_filter == "always_on":
-        return lambda _: True
-    return lambda at: at.trace_flags.sampled
+        return lambda _: None
+    return _of_any if exemplar_filter == "always_on" else _of_sampled
+
+
+def _of_any(context: Context | None) -> SpanContext:
+    return current_span(context).get_span_context()
+
+
+def _of_sampled(context: Context | None) -> SpanContext | None:
+    span = current_span(context)
+    if isinstance(span, RecordedSpan) and not span.request.flags.sampled:
+        return None  # without making its context
+    at = span.get_span_context()
+    return at if at.trace_flags.sampled else None

@@ -12,15 +12,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.context import Context, get_value
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
+from opentelemetry.trace.propagation import _SPAN_KEY
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from runtime import semconv
 
-__all__ = ["RecordedSpan", "Request"]
+__all__ = ["RecordedSpan", "Request", "current_span"]
+
+
+def current_span(context: Context | None) -> Span:
+    """Return the span of a context, as the API's `get_current_span` does, without its look at what kind it is.
+
+    That look goes through abstract classes, and is most of its cost; each value that is recorded asks for the span.
+    """
+    span: Span | None = get_value(_SPAN_KEY, context) if context is None else context.get(_SPAN_KEY)  # type: ignore[assignment]
+    return INVALID_SPAN if span is None else span
 
 
 @dataclass(slots=True, eq=False)
@@ -40,15 +61,15 @@ class Request:
 class RecordedSpan(Span):
     """A span as it was told. `above` is the span in this process that it is below, or the caller's context."""
 
-    __slots__ = ("_above", "_context", "_on_end", "attributes", "end_ns", "events", "is_root", "kind", "links", "name",
-                 "request", "scope", "span_id", "start_ns", "status")  # fmt: skip
+    __slots__ = ("_above", "_context", "_make_id", "_on_end", "attributes", "end_ns", "events", "is_root", "kind",
+                 "links", "name", "request", "scope", "start_ns", "status")  # fmt: skip
 
     def __init__(
         self,
         on_end: Callable[[RecordedSpan], None],
         scope: InstrumentationScope,
         request: Request,
-        span_id: int,
+        make_id: Callable[[], int],
         above: RecordedSpan | SpanContext | None,
         name: str,
         kind: SpanKind,
@@ -59,7 +80,7 @@ class RecordedSpan(Span):
         self._on_end = on_end
         self.scope = scope
         self.request = request
-        self.span_id = span_id
+        self._make_id = make_id
         self._above = above
         self._context: SpanContext | None = None
         self.is_root = not isinstance(above, RecordedSpan)
@@ -73,10 +94,10 @@ class RecordedSpan(Span):
         self.start_ns = time.time_ns() if start_ns is None else start_ns
 
     def get_span_context(self) -> SpanContext:
-        """Return its context, which is made when it is first asked for."""
+        """Return its context, which is made when it is first asked for: of what is dropped, nobody asks."""
         if self._context is None:
             request = self.request
-            self._context = SpanContext(request.trace_id, self.span_id, False, request.flags, request.state)
+            self._context = SpanContext(request.trace_id, self._make_id(), False, request.flags, request.state)
         return self._context
 
     def is_recording(self) -> bool:

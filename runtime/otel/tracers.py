@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     Link,
@@ -21,13 +21,13 @@ from opentelemetry.trace import (
     SpanKind,
     TraceFlags,
     Tracer,
-    get_current_span,
+    TraceState,
     use_span,
 )
 from opentelemetry.trace import TracerProvider as TracerProviderApi
 from opentelemetry.util.types import Attributes
 
-from runtime.otel.span import RecordedSpan, Request
+from runtime.otel.span import RecordedSpan, Request, current_span
 from runtime.otel.tail import Tail
 
 __all__ = ["RecordingTracerProvider"]
@@ -40,6 +40,7 @@ class _Tracer(Tracer):
         self._provider = provider
         self._scope = scope
         self._sampler = inner.sampler
+        self._follows_callers = _follows_callers(inner.sampler)
         self._ids = inner.id_generator
         self._span_id = inner.id_generator.generate_span_id
 
@@ -55,28 +56,32 @@ class _Tracer(Tracer):
         set_status_on_exception: bool = True,
     ) -> Span:
         """Start a span."""
-        parent = get_current_span(context)
+        parent = current_span(context)
         request: Request | None
         above: RecordedSpan | SpanContext | None
+        state: TraceState | None
         if isinstance(parent, RecordedSpan):
-            request, above, span_id = parent.request, parent, self._span_id()
+            request, above = parent.request, parent
         else:
             caller = parent.get_span_context()
-            above, span_id = caller if caller.is_valid else None, self._span_id()
+            above = caller if caller.is_valid else None
             trace_id = self._ids.generate_trace_id() if above is None else above.trace_id
-            result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
-            is_sampled = result.decision is Decision.RECORD_AND_SAMPLE
-            if is_sampled:
-                attributes = result.attributes  # a sampler may add some
+            if above is not None and above.is_remote and self._follows_callers:
+                is_sampled, state = above.trace_flags.sampled, above.trace_state
+            else:
+                result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
+                is_sampled, state = result.decision is Decision.RECORD_AND_SAMPLE, result.trace_state
+                if is_sampled:
+                    attributes = result.attributes  # a sampler may add some
             is_random = self._ids.is_trace_id_random() if above is None else above.trace_flags.random_trace_id
             flags = TraceFlags(
                 (TraceFlags.SAMPLED if is_sampled else 0) | (TraceFlags.RANDOM_TRACE_ID if is_random else 0)
             )
-            request = self._provider.begun(Request(trace_id, flags, result.trace_state, is_sampled or None))
+            request = self._provider.begun(Request(trace_id, flags, state, is_sampled or None))
             if request is None:
-                return NonRecordingSpan(SpanContext(trace_id, span_id, False, flags, result.trace_state))
+                return NonRecordingSpan(SpanContext(trace_id, self._span_id(), False, flags, state))
         return RecordedSpan(
-            self._provider.ended, self._scope, request, span_id, above, name, kind, attributes, links, start_time
+            self._provider.ended, self._scope, request, self._span_id, above, name, kind, attributes, links, start_time
         )
 
     @contextmanager
@@ -98,6 +103,15 @@ class _Tracer(Tracer):
         )
         with use_span(span, end_on_exit, record_exception, set_status_on_exception) as current:
             yield current
+
+
+def _follows_callers(sampler: Sampler) -> bool:
+    """Return whether a sampler always decides as a caller in another process did: then it need not be asked."""
+    return (
+        type(sampler).should_sample is ParentBased.should_sample
+        and isinstance(sampler, ParentBased)
+        and (sampler._remote_parent_sampled, sampler._remote_parent_not_sampled) == (ALWAYS_ON, ALWAYS_OFF)
+    )
 
 
 class RecordingTracerProvider(TracerProviderApi):

@@ -12,7 +12,14 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBased,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    TraceIdRatioBased,
+)
 from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags, TraceState
 
 from runtime import semconv
@@ -217,12 +224,23 @@ def test_what_is_kept_is_what_the_sdk_would_have_made_of_it(limit: str | None, m
     assert [span["name"] for span in spans[0]] == ["everything", "final", "raised", "root"]
 
 
-@pytest.mark.parametrize("sampler", [ALWAYS_OFF, ALWAYS_ON], ids=["dropped", "sampled"])
-@pytest.mark.parametrize("has_caller", [False, True])
-def test_contexts_are_those_that_the_sdk_would_have_made(sampler: Sampler, has_caller: bool) -> None:
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        ALWAYS_OFF,
+        ALWAYS_ON,
+        ParentBased(ALWAYS_OFF),
+        ParentBasedTraceIdRatio(1.0),
+        ParentBased(ALWAYS_ON, remote_parent_sampled=ALWAYS_OFF, remote_parent_not_sampled=ALWAYS_ON),
+    ],
+    ids=["dropped", "sampled", "by the caller, else dropped", "by the caller, else sampled", "against the caller"],
+)
+@pytest.mark.parametrize("caller_flags", [None, 0x00, 0x03])
+def test_contexts_are_those_that_the_sdk_would_have_made(sampler: Sampler, caller_flags: int | None) -> None:
     state = TraceState([("vendor", "1")])
-    caller = SpanContext(0x1234, 0x5678, is_remote=True, trace_flags=TraceFlags(0x03), trace_state=state)
-    parent = trace.set_span_in_context(NonRecordingSpan(caller)) if has_caller else Context()
+    flags = TraceFlags(caller_flags or 0)
+    caller = SpanContext(0x1234, 0x5678, is_remote=True, trace_flags=flags, trace_state=state)
+    parent = Context() if caller_flags is None else trace.set_span_in_context(NonRecordingSpan(caller))
     made = []
     for name in ("provider", "sdk"):
         start = getattr(Traced(sampler), name).get_tracer("test").start_span
