@@ -1,6 +1,7 @@
 """Runs the tests of the client and of the gateway over both transports: what they promise must not depend on it.
 
-What decides about a landing takes the client's own alone: grpcio's is the default of the processes that tests start.
+What decides about a landing takes the client's own alone, which is the gateway's default. The client's is grpcio's: the
+processes that tests start as a user does, and the conformance scenarios, go through that.
 """
 
 from __future__ import annotations
