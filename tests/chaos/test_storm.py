@@ -29,10 +29,9 @@ from tests.support.chaos_site import Held, Site, running_site
 from tests.support.chaos_storm import Asked, Strike, storm
 from tests.support.chaos_verdict import verdict
 from tests.support.chaos_world import Target, World
-from tests.support.landing import IS_LANDING
 
-REQUESTS = int(os.environ.get("HEADRACE_CHAOS_REQUESTS", "420" if IS_LANDING else "600"))
-DURATION_S = float(os.environ.get("HEADRACE_CHAOS_S", "25" if IS_LANDING else "36"))
+REQUESTS = int(os.environ.get("HEADRACE_CHAOS_REQUESTS", "600"))
+DURATION_S = float(os.environ.get("HEADRACE_CHAOS_S", "36"))
 SEED = int(os.environ.get("HEADRACE_CHAOS_SEED", "1"))
 ONLY = [int(number) for number in os.environ.get("HEADRACE_CHAOS_ONLY", "").split(",") if number]
 IDLE_S = 8.0
