@@ -10,6 +10,7 @@ import pytest
 from headrace import AsyncClient, TlsConfig, errors, generate_text
 from headrace.v1 import model_pb2
 from tests.support.fake_service import Fail, delta, fake_service, model, started
+from tests.support.processes import refusing_port
 
 BUSY = Fail(code=grpc.StatusCode.UNAVAILABLE, reason="MODEL_NOT_READY")
 
@@ -107,11 +108,11 @@ async def test_a_request_over_the_servers_size_limit_is_the_requests_fault() -> 
 
 
 async def test_a_refused_connection_is_unavailable_without_a_reason() -> None:
-    async with fake_service() as fake:
-        address = fake.address
-    async with AsyncClient(address) as client, client.generate(model="m", prompt="p", timeout_s=5) as stream:
-        with pytest.raises(errors.Unavailable) as caught:
-            await stream.text()
+    with refusing_port() as port:
+        address = f"127.0.0.1:{port}"
+        async with AsyncClient(address) as client, client.generate(model="m", prompt="p", timeout_s=5) as stream:
+            with pytest.raises(errors.Unavailable) as caught:
+                await stream.text()
     assert (caught.value.reason, caught.value.is_retriable) == (None, True)
 
 

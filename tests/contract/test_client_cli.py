@@ -12,6 +12,7 @@ import pytest
 from headrace.v1 import model_pb2
 from tests.support.command_line import WAIT_S, end, read, run, start
 from tests.support.fake_service import HANG, Fail, completed, delta, fake_service, finished, model, started
+from tests.support.processes import refusing_port
 
 
 async def test_text_comes_as_it_is_generated_and_usage_goes_to_stderr() -> None:
@@ -86,9 +87,8 @@ async def test_a_service_that_stops_amid_the_text_is_one_line_without_the_librar
 
 
 async def test_no_service_is_one_line_and_exit_code_1() -> None:
-    async with fake_service() as fake:
-        address = fake.address
-    done = await run(address, "models", "--timeout", "2")
+    with refusing_port() as port:
+        done = await run(f"127.0.0.1:{port}", "models", "--timeout", "2")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: UNAVAILABLE: ")
     assert len(done.err.splitlines()) == 1

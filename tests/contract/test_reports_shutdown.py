@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.gateway_harness import RawClient, RunningGateway, running_gateway
-from tests.support.processes import free_ports
+from tests.support.processes import refusing_port
 from tests.support.report_replay import Replay, replays, script
 
 # The promises are a second and at once, and this machine may be busy. What waited for the service would wait for good.
@@ -60,12 +60,6 @@ async def test_readiness_follows_what_triton_does_and_not_what_it_says_of_itself
 
 
 @contextmanager
-def nobody() -> Iterator[int]:
-    """A port that nobody listens on."""
-    yield free_ports(1)[0]
-
-
-@contextmanager
 def silent() -> Iterator[int]:
     """A port that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -87,7 +81,7 @@ def black_hole() -> Iterator[int]:
 
 
 @pytest.mark.report("L06")
-@pytest.mark.parametrize("service", [nobody, silent, black_hole])
+@pytest.mark.parametrize("service", [refusing_port, silent, black_hole])
 async def test_health_is_told_at_once_where_the_service_does_not_answer(service: object) -> None:
     with service() as port:  # type: ignore[operator]
         async with running_gateway(f"127.0.0.1:{port}") as gateway:

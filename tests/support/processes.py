@@ -35,6 +35,7 @@ __all__ = [
     "free_ports",
     "gateway",
     "process",
+    "refusing_port",
     "service",
     "stack",
     "state_of",
@@ -73,6 +74,14 @@ def free_ports(count: int) -> list[int]:
         for item in sockets:
             item.bind(("127.0.0.1", 0))
         return [item.getsockname()[1] for item in sockets]
+
+
+@contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses connections, and that no other test is given meanwhile: bound, and never listening."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @dataclass(slots=True, eq=False)
