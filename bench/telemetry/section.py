@@ -21,7 +21,7 @@ from bench.load import read_streams
 from bench.options import Options
 from bench.processes import Path, free_ports, running_path
 
-__all__ = ["Way", "costs", "judge", "measure"]
+__all__ = ["Way", "judge", "measure"]
 
 # A request of 100 tokens as fast as they come: where tokens are cheapest, what a request costs weighs most.
 STREAMS: Final = 64
@@ -56,11 +56,11 @@ class Cost:
 
 
 def measure(options: Options) -> list[Line]:
-    """Return the figures. About ten minutes."""
-    return list(judge(costs(tuple(Way), 1 if options.is_quick else options.rounds * STARTS, options.scale)))
+    """Return the figures. About seven minutes."""
+    return list(judge(_lives(tuple(Way), 1 if options.is_quick else options.rounds * STARTS, options.scale)))
 
 
-def costs(ways: Sequence[Way], starts: int, scale: int) -> Mapping[Way, Sequence[Cost]]:
+def _lives(ways: Sequence[Way], starts: int, scale: int) -> Mapping[Way, Sequence[Cost]]:
     """Return what each way cost in each of `starts` lives of its processes."""
     found: dict[Way, list[Cost]] = {way: [] for way in ways}
     with _sink() as sink:

@@ -40,7 +40,7 @@ def current_span(context: Context | None) -> Span:
 
     That look goes through abstract classes, and is most of its cost; each value that is recorded asks for the span.
     """
-    span: Span | None = get_value(_SPAN_KEY, context) if context is None else context.get(_SPAN_KEY)  # type: ignore[assignment]
+    span: Span | None = get_value(_SPAN_KEY, context)  # type: ignore[assignment]
     return INVALID_SPAN if span is None else span
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     Link,
@@ -21,7 +21,6 @@ from opentelemetry.trace import (
     SpanKind,
     TraceFlags,
     Tracer,
-    TraceState,
     use_span,
 )
 from opentelemetry.trace import TracerProvider as TracerProviderApi
@@ -40,7 +39,6 @@ class _Tracer(Tracer):
         self._provider = provider
         self._scope = scope
         self._sampler = inner.sampler
-        self._follows_callers = _follows_callers(inner.sampler)
         self._ids = inner.id_generator
         self._span_id = inner.id_generator.generate_span_id
 
@@ -59,27 +57,23 @@ class _Tracer(Tracer):
         parent = current_span(context)
         request: Request | None
         above: RecordedSpan | SpanContext | None
-        state: TraceState | None
         if isinstance(parent, RecordedSpan):
             request, above = parent.request, parent
         else:
             caller = parent.get_span_context()
             above = caller if caller.is_valid else None
             trace_id = self._ids.generate_trace_id() if above is None else above.trace_id
-            if above is not None and above.is_remote and self._follows_callers:
-                is_sampled, state = above.trace_flags.sampled, above.trace_state
-            else:
-                result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
-                is_sampled, state = result.decision is Decision.RECORD_AND_SAMPLE, result.trace_state
-                if is_sampled:
-                    attributes = result.attributes  # a sampler may add some
+            result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
+            is_sampled = result.decision is Decision.RECORD_AND_SAMPLE
+            if is_sampled:
+                attributes = result.attributes  # a sampler may add some
             is_random = self._ids.is_trace_id_random() if above is None else above.trace_flags.random_trace_id
             flags = TraceFlags(
                 (TraceFlags.SAMPLED if is_sampled else 0) | (TraceFlags.RANDOM_TRACE_ID if is_random else 0)
             )
-            request = self._provider.begun(Request(trace_id, flags, state, is_sampled or None))
+            request = self._provider.begun(Request(trace_id, flags, result.trace_state, is_sampled or None))
             if request is None:
-                return NonRecordingSpan(SpanContext(trace_id, self._span_id(), False, flags, state))
+                return NonRecordingSpan(SpanContext(trace_id, self._span_id(), False, flags, result.trace_state))
         return RecordedSpan(
             self._provider.ended, self._scope, request, self._span_id, above, name, kind, attributes, links, start_time
         )
@@ -103,15 +97,6 @@ class _Tracer(Tracer):
         )
         with use_span(span, end_on_exit, record_exception, set_status_on_exception) as current:
             yield current
-
-
-def _follows_callers(sampler: Sampler) -> bool:
-    """Return whether a sampler always decides as a caller in another process did: then it need not be asked."""
-    return (
-        type(sampler).should_sample is ParentBased.should_sample
-        and isinstance(sampler, ParentBased)
-        and (sampler._remote_parent_sampled, sampler._remote_parent_not_sampled) == (ALWAYS_ON, ALWAYS_OFF)
-    )
 
 
 class RecordingTracerProvider(TracerProviderApi):

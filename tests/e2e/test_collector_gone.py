@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.http_stream import open_stream
-from tests.support.processes import free_ports, stack
+from tests.support.processes import refusing_port, stack
 from tests.support.service import script
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
@@ -28,8 +28,8 @@ REQUESTS: Final = 40
 @contextmanager
 def refusing() -> Iterator[str]:
     """A port on which nobody listens."""
-    (port,) = free_ports(1)
-    yield f"http://127.0.0.1:{port}"
+    with refusing_port() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
